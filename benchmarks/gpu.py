@@ -4,7 +4,7 @@ r"""Measures on a GPU what decides there: kernels, sampling, the learner's step,
     python benchmarks/gpu.py --parts learner --shapes 1.5b --rows 8192
     python benchmarks/gpu.py --small                      # tiny shapes, also without a GPU: whether all of it runs
 
-Each part takes less than ten minutes and needs torch, transformers and gymnasium only, no Ray and no vLLM; ``--json`` adds its
+Each part takes less than ten minutes and needs torch and transformers only, no Ray and no vLLM; ``--json`` adds its
 figures to what the file holds. Every figure is measured twice, and both are kept. What a machine lacks is skipped with a word.
 
 flex      FlexAttention along a prefix tree against blocks of SDPA, hidden states and gradients, of three kinds of models

@@ -1,7 +1,7 @@
-"""Makes ``RAPO`` and the environments known by name: to YAML, to ``Tuner("RAPO")`` and to ``get_trainable_cls``.
+"""Makes ``RAPO`` and the environments known by name: to YAML, ``Tuner("RAPO")``, ``get_trainable_cls``, ``gymnasium.make``.
 
 RLlib registers everything in its table of algorithms when Tune first meets a name that it does not know. Importing RLlib takes
-seconds, so ``import rapo_rllib`` does not: it adds RAPO to the table when the table is loaded.
+seconds, and gymnasium may not be there, so ``import rapo_rllib`` imports neither: it adds to their tables when they are loaded.
 """
 
 from __future__ import annotations
@@ -10,27 +10,38 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Callable, Sequence
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
-_TABLE = "ray.rllib.algorithms.registry"
+from rapo_rllib.envs import ENVIRONMENTS
 
 
 def register() -> None:
-    """Register now if RLlib is loaded already, else as soon as it is."""
-    import rapo_rllib.envs  # noqa: F401  (registers the gymnasium ids)
+    """Register now where RLlib or gymnasium is loaded already, else as soon as it is."""
+    for name, add in _TABLES.items():
+        if name in sys.modules:
+            add(sys.modules[name])
+        else:
+            sys.meta_path.insert(0, _TableFinder(name, add))
+    if _ALGORITHMS in sys.modules:
+        from ray.tune.registry import register_trainable
 
-    table = sys.modules.get(_TABLE)
-    if table is not None and hasattr(table, "ALGORITHMS"):
-        _add_to(table)
-        _register_trainable()
-    elif not any(isinstance(finder, _TableFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _TableFinder())
+        register_trainable("RAPO", _rapo()[0])
 
 
-def _add_to(table: ModuleType) -> None:
+def _add_algorithm(table: Any) -> None:
     table.ALGORITHMS["RAPO"] = _rapo
+
+
+def _add_environments(table: Any) -> None:
+    for name, entry_point in ENVIRONMENTS.items():
+        if name not in table.registry:
+            table.register(name, entry_point=entry_point, disable_env_checker=True)
+
+
+_ALGORITHMS = "ray.rllib.algorithms.registry"
+_TABLES: dict[str, Callable[[Any], None]] = {_ALGORITHMS: _add_algorithm, "gymnasium.envs.registration": _add_environments}
 
 
 def _rapo() -> tuple[type, Any]:
@@ -39,40 +50,26 @@ def _rapo() -> tuple[type, Any]:
     return RAPO, RAPO.get_default_config()
 
 
-def _register_trainable() -> None:
-    from ray.tune.registry import register_trainable
-
-    register_trainable("RAPO", _rapo()[0])
-
-
 class _TableFinder(importlib.abc.MetaPathFinder):
-    """Finds RLlib's table of algorithms as usual, and adds RAPO once it is loaded."""
+    """Finds the module ``name`` as usual, and has ``add`` called with it once it is loaded."""
+
+    def __init__(self, name: str, add: Callable[[Any], None]) -> None:
+        self._name, self._add = name, add
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Only for the table; every other module is left to the usual finders."""
-        if fullname != _TABLE:
+        """Only for this module; every other one is left to the usual finders."""
+        if fullname != self._name:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _TableLoader(spec.loader)
+        spec: Any = importlib.util.find_spec(fullname)
+        if spec is not None:
+            run = spec.loader.exec_module
+
+            def run_and_add(module: ModuleType) -> None:
+                run(module)
+                self._add(module)
+
+            spec.loader = SimpleNamespace(create_module=spec.loader.create_module, exec_module=run_and_add)
         return spec
-
-
-class _TableLoader(importlib.abc.Loader):
-    """Loads the table, then adds RAPO."""
-
-    def __init__(self, original: Any) -> None:
-        self._original = original
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """Make the module as the loader behind does."""
-        module: ModuleType | None = self._original.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the module, and add a row to its table."""
-        self._original.exec_module(module)
-        _add_to(module)

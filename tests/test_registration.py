@@ -6,9 +6,17 @@ import subprocess
 import sys
 
 import pytest
+from places import REPOSITORY
 
 RLLIB_FIRST = "import ray.rllib.algorithms.registry\nimport rapo_rllib"
 RAPO_FIRST = "import rapo_rllib"
+WITHOUT = """
+import sys
+sys.path.insert(0, "benchmarks")
+sys.modules |= dict.fromkeys(("gymnasium", "ray", "vllm", "pymilvus"))  # None: every import of them is an error
+import gpu
+print("known")
+"""
 CHECK = """
 from ray.tune.registry import get_trainable_cls
 from rapo_rllib import RAPO, RAPOConfig
@@ -27,7 +35,16 @@ print("known")
 
 @pytest.mark.parametrize("order", [RLLIB_FIRST, RAPO_FIRST], ids=["rllib first", "rapo first"])
 def test_known_by_name(order: str) -> None:
-    code = f"{order}\n{CHECK}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    run_python(f"{order}\n{CHECK}")
+
+
+def test_what_is_measured_on_a_bare_gpu_needs_torch_and_transformers_alone() -> None:
+    run_python(WITHOUT)
+
+
+def run_python(code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[-1] == "known"

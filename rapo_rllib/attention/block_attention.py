@@ -151,11 +151,8 @@ def _attend(
     if mask is None:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    return F.dropout(torch.softmax(scores, -1, dtype=_at_least_float32(scores.dtype)).to(value.dtype), dropout) @ value
-
-
-def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
+    at_least_float32 = torch.promote_types(scores.dtype, torch.float32)
+    return F.dropout(torch.softmax(scores, -1, dtype=at_least_float32).to(value.dtype), dropout) @ value
 
 
 def register_tree_attention() -> None:

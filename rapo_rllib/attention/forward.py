@@ -6,7 +6,7 @@ Shapes: ``L`` tokens of a row, ``D`` hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -45,17 +45,20 @@ def use_attention(language_model: PreTrainedModel, attention: RowAttention) -> N
 
 
 @contextmanager
-def plain_attention(language_model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the model attends to ordinary sequences by SDPA: FlexAttention would be compiled for each of their lengths."""
+def switched_to(language_model: PreTrainedModel, implementation: str) -> Iterator[None]:
+    """Inside, the model attends by the function that transformers knows under this name."""
     own = language_model.config._attn_implementation
-    if own != IMPLEMENTATIONS[RowAttention.FLEX]:
-        yield
-        return
-    language_model.set_attn_implementation("sdpa")
+    language_model.set_attn_implementation(implementation)
     try:
         yield
     finally:
         language_model.set_attn_implementation(own)
+
+
+def plain_attention(language_model: PreTrainedModel) -> AbstractContextManager[None]:
+    """Inside, the model attends to ordinary sequences by SDPA: FlexAttention would be compiled for each of their lengths."""
+    flex = language_model.config._attn_implementation == IMPLEMENTATIONS[RowAttention.FLEX]
+    return switched_to(language_model, "sdpa") if flex else nullcontext()
 
 
 def hidden_states(language_model: PreTrainedModel, row: PackedRow, attention: RowAttention) -> torch.Tensor:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rapo_rllib.attention.forward import RowAttention, hidden_states, use_attention
+from rapo_rllib.attention.forward import RowAttention, hidden_states, switched_to, use_attention
 from rapo_rllib.batching.packing import PackedRow, pack_rows
 from rapo_rllib.batching.samples import Sample, SampleGroup
 
@@ -33,6 +33,7 @@ CANDIDATES = {
 # tokens of a prompt, and those that responses share and have alone. FlexAttention's blocks are of 128: its row has one that
 # the next sees as a whole, which is computed in another way, and one that begins inside a response
 SIZES = {"sdpa": (8, 4, 6), "flex": (140, 4, 50)}
+SECOND = 1  # index of the response that is changed
 TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-3, 0.05  # relative
 GRADIENTS = 4  # times that tolerance for gradients, to which the errors of two passes come
 
@@ -46,12 +47,13 @@ class Passes:
     Args:
         call: calls a function with the language model and further arguments.
         dtype: of autocast; None for none.
-        reset: called after a pass that broke off.
+        attempt: calls the first of two functions; if that raises on one of several learners, it raises on all of them. The
+            second one passes through the model as often, in place of the first's passes that are left.
     """
 
     call: Callable[..., Any]
     dtype: torch.dtype | None = None
-    reset: Callable[[], None] = lambda: None
+    attempt: Callable[[Callable[[], Any], Callable[[], Any]], Any] = lambda work, _: work()
 
 
 def row_attention(language_model: PreTrainedModel, requested: str = "auto", passes: Passes | None = None) -> RowAttention:
@@ -97,13 +99,8 @@ def row_attention(language_model: PreTrainedModel, requested: str = "auto", pass
 
 def _tell(language_model: PreTrainedModel, attention: RowAttention, reasons: list[str]) -> None:
     """Say what was found; that a faster way cannot be used is worth a warning."""
-    name = type(language_model).__name__
-    if reasons:
-        logger.warning(
-            "%s takes attention %r over packed rows, slower than it could be (%s)", name, str(attention), "; ".join(reasons)
-        )
-    else:
-        logger.info("%s takes attention %r over packed rows", name, str(attention))
+    level, slower = (logging.WARNING, f", slower than it could be ({'; '.join(reasons)})") if reasons else (logging.INFO, "")
+    logger.log(level, "%s takes attention %r over packed rows%s", type(language_model).__name__, str(attention), slower)
 
 
 @contextmanager
@@ -133,47 +130,46 @@ class Probe:
         vocabulary, device = language_model.config.get_text_config().vocab_size, next(language_model.parameters()).device
         sizes = SIZES[requested]
         self.rows = {share: _row(vocabulary, share, *sizes).to(device) for share in (False, True)}
-        self._first_changed = _row(vocabulary, True, *sizes, change=True).to(device)
-        self._first_response = sizes[1] + sizes[2]  # tokens
+        self._changed = _row(vocabulary, True, *sizes, change=True).to(device)
 
     def values_of_separate_sequences(self) -> Values:
         """By the model's plainest attention: of the others, some leave out what they have no kernel for, as a soft cap."""
-        own = self._model.config._attn_implementation
-        self._model.set_attn_implementation("eager")
-        try:
+        with switched_to(self._model, "eager"):
             return self._values(RowAttention.UNSHARED)
-        finally:
-            self._model.set_attn_implementation(own)
 
     def reason_against(self, attention: RowAttention, expected: Values) -> str | None:
         """Why the model cannot be used in this way; None if it can, and the model is left switched to it."""
         own = self._model.config._attn_implementation
         try:
-            use_attention(self._model, attention)
-            values, seen = self._values(attention), self._seen_of_siblings(attention)
+            self._passes.attempt(lambda: self._check(attention, expected), self._stand_in)
         except Exception as error:  # whatever a model of any origin raises at arguments that it does not know
-            self._passes.reset()
             self._model.set_attn_implementation(own)
             return f"{type(error).__name__}: {error}".splitlines()[0]
+        return None
+
+    def _check(self, attention: RowAttention, expected: Values) -> None:
+        use_attention(self._model, attention)
+        values, seen = self._values(attention), self._seen_of_siblings(attention)
         for name, found in values.items():
             wrong = float((found - expected[name]).norm() / expected[name].norm())
             low = (self._passes.dtype or found.dtype).itemsize < 4
             tolerance = LOW_PRECISION_TOLERANCE if low else TOLERANCE
             if not wrong < tolerance * (GRADIENTS if name == "gradients" else 1):
-                self._model.set_attn_implementation(own)
-                return f"{name} differ by {wrong:.0%} from those of separate sequences"
+                raise ArithmeticError(f"{name} differ by {wrong:.0%} from those of separate sequences")
         if not seen < TOLERANCE:
-            self._model.set_attn_implementation(own)
-            return f"a response changes by {seen:.1%} with the tokens of another"
-        return None
+            raise ArithmeticError(f"a response changes by {seen:.1%} with the tokens of another")
+
+    def _stand_in(self) -> None:
+        """Pass through the model as ``_check`` does, whatever comes out."""
+        with switched_to(self._model, "eager"):
+            self._values(RowAttention.UNSHARED)
+            self._seen_of_siblings(RowAttention.UNSHARED)
 
     @torch.no_grad()
     def _seen_of_siblings(self, attention: RowAttention) -> float:
-        """How far the states of the other responses change with the tokens of the first."""
-        before, after = (
-            self._passes.call(self._states, attention, row)[self._first_response :]
-            for row in (self.rows[True], self._first_changed)
-        )
+        """How far the states of the other responses, before and behind it in the row, change with the tokens of the second."""
+        rows = self.rows[True], self._changed
+        before, after = (self._passes.call(self._states, attention, row)[row.trajectory_ids != SECOND] for row in rows)
         return float((after - before).norm() / before.norm())
 
     def _values(self, attention: RowAttention) -> Values:
@@ -215,7 +211,7 @@ def _embedding(language_model: PreTrainedModel) -> Any:
 def _row(vocabulary: int, share: bool, prompt: int, common: int, own: int, change: bool = False) -> PackedRow:
     """A prompt with three responses, of which two begin alike, and a short prompt with one.
 
-    ``change``: the first response ends with other tokens.
+    ``change``: the second response, which lies between the others, ends with other tokens.
     """
     generator = np.random.default_rng(0)
 
@@ -224,7 +220,7 @@ def _row(vocabulary: int, share: bool, prompt: int, common: int, own: int, chang
 
     shared = tokens(common)
     responses = [np.concatenate([shared, tokens(own)]), np.concatenate([shared, tokens(own)]), tokens(own)]
-    responses[0][common:] = (responses[0][common:] + change) % vocabulary
+    responses[SECOND][common:] = (responses[SECOND][common:] + change) % vocabulary
     groups = [SampleGroup(tokens(prompt), tuple(map(_sample, responses))), SampleGroup(tokens(8), (_sample(tokens(own)),))]
     (row,) = pack_rows(groups, max_tokens=1000, share=share)
     return row

@@ -57,10 +57,9 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
     _check_cap(settings)
     _check_objective(settings.objective)
     _check_credit(settings)
-    _check_baseline(settings)
+    _check_group_size(settings)
     _check_off_policy(settings)
     _check_shown_steps(settings)
-    _check_guided(settings)
     _check_warm_start(settings.warm_start)
     _check_native(settings)
 
@@ -118,6 +117,8 @@ def _check_budgets(settings: Settings) -> None:
     rollout.check_trains()
     if rollout.num_hybrid and rollout.max_tool_calls == 0 and rollout.retrieval_level == "step":
         raise ValueError("num_hybrid > 0 with max_tool_calls = 0: without a completed tool step nothing is ever retrieved")
+    if rollout.retrieval_by_success and not settings.uses_retrieval:
+        raise ValueError("retrieval_by_success: nothing retrieves; leave it out, or set num_hybrid and retrieval_prob above 0")
 
 
 def _check_clip_room(settings: Settings) -> None:
@@ -160,22 +161,12 @@ def _check_objective(objective: ObjectiveSettings) -> None:
 
 def _check_credit(settings: Settings) -> None:
     """Advantages of single steps: what they need, and keys that would say nothing."""
-    objective, size = settings.objective, settings.rollout.group_size
+    objective = settings.objective
     per_step = objective.credit != "trajectory"
     if per_step and objective.importance_level == "sequence":
         raise ValueError(
             f"credit = {objective.credit!r} with importance_level = 'sequence': one ratio for all tokens trains each by the "
             "mean of their advantages; set importance_level to 'sequence_token'"
-        )
-    if objective.advantage_baseline == "kind" and size < 2:
-        raise ValueError(
-            f"advantage_baseline = 'kind' with group_size = {size}: trajectories are compared with others of their kind; set "
-            "group_size to 2 or more"
-        )
-    if objective.credit == "gigpo" and size < 2:
-        raise ValueError(
-            f"credit = 'gigpo' with group_size = {size}: steps are compared with others that start from the same state; set "
-            "group_size to 2 or more"
         )
     read_by = {
         "step_discount": per_step,
@@ -191,14 +182,21 @@ def _check_credit(settings: Settings) -> None:
             )
 
 
-def _check_baseline(settings: Settings) -> None:
-    """Every advantage is over the group."""
-    size = settings.rollout.group_size
-    if size < 2 and not settings.off_policy.off_policy_trajectories:
-        raise ValueError(
-            f"group_size = {size}: a trajectory is compared with the others of its group, and one alone learns nothing; "
-            "set group_size to 2 or more"
-        )
+def _check_group_size(settings: Settings) -> None:
+    """Every advantage is over the group; with trajectories of others, one of the policy's own may do."""
+    size, objective, off_policy = settings.rollout.group_size, settings.objective, settings.off_policy
+    compared = {
+        "advantage_baseline = 'kind' with ": (objective.advantage_baseline == "kind", "others of their kind"),
+        "credit = 'gigpo' with ": (objective.credit == "gigpo", "others whose steps start from the same state"),
+        "expert_start_share or expert_step_share with ": (
+            off_policy.expert_start_share or off_policy.expert_step_share,
+            "others that begin alike",
+        ),
+        "": (not off_policy.off_policy_trajectories, "the others of its group, and one alone learns nothing"),
+    }
+    for keys, (holds, others) in compared.items():
+        if holds and size < 2:
+            raise ValueError(f"{keys}group_size = {size}: a trajectory is compared with {others}; set group_size to 2 or more")
 
 
 def _check_off_policy(settings: Settings) -> None:
@@ -216,18 +214,6 @@ def _check_off_policy(settings: Settings) -> None:
             f"importance_level = {level!r} with off_policy_shaping = {shaping}: the "
             "shaping is of a token's ratio; set off_policy_shaping to null"
         )
-
-
-def _check_guided(settings: Settings) -> None:
-    """Groups that begin behind the steps of another, or are of single steps."""
-    off_policy, size = settings.off_policy, settings.rollout.group_size
-    if size < 2 and (off_policy.expert_start_share or off_policy.expert_step_share):
-        raise ValueError(
-            f"expert_start_share or expert_step_share with group_size = {size}: members of such groups are compared with each "
-            "other; set group_size to 2 or more"
-        )
-    if settings.rollout.retrieval_by_success and not settings.uses_retrieval:
-        raise ValueError("retrieval_by_success: nothing retrieves; leave it out, or set num_hybrid and retrieval_prob above 0")
 
 
 def _check_shown_steps(settings: Settings) -> None:

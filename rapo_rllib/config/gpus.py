@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rapo_rllib.settings import Settings
+from rapo_rllib.settings import EngineSettings, Settings
+from rapo_rllib.settings.knobs import build
 from rapo_rllib.weights.sync import VLLM_TRANSFERS
 
 
@@ -121,9 +122,19 @@ def _check_fractions(settings: Settings) -> None:
             f"num_gpus_per_env_runner = {engine:g} for {engines} engines with num_gpus_per_learner = {learner:g}: Ray fills "
             "one GPU after the other, so nobody knows which share one; let all add up to one GPU at most, or set both to 1"
         )
-    on_one = min(engines + (not rllib.num_env_runners), int(1 / engine + 1e-9)) if 0 < engine < 1 else 1
-    if on_one * settings.engine.gpu_memory_utilization > 1:
+    _check_memory(settings)
+
+
+def _check_memory(settings: Settings) -> None:
+    """Engines on one GPU; those of an evaluation may have shares of their own, and any may come together."""
+    rllib, given = settings.rllib, (settings.rllib.evaluation_config or {}).get("engine")
+    evaluating = settings.engine if given is None else build(EngineSettings, given)
+    shares = [settings.engine.gpu_memory_utilization] * max(1, rllib.num_env_runners)
+    shares += [evaluating.gpu_memory_utilization] * rllib.evaluation_num_env_runners
+    gpus = rllib.num_gpus_per_env_runner
+    together = sorted(shares)[-int(1 / gpus + 1e-9) :] if 0 < gpus < 1 else shares[:1]
+    if sum(together) > 1 + 1e-9:
         raise ValueError(
-            f"engine.gpu_memory_utilization = {settings.engine.gpu_memory_utilization:g} with num_gpus_per_env_runner = "
-            f"{engine:g}: {on_one} engines on one GPU would take all of its memory and more; set it to at most {1 / on_one:.2g}"
+            f"engine.gpu_memory_utilization = {together[-1]:g} with num_gpus_per_env_runner = {gpus:g}: {len(together)} "
+            f"engines on one GPU would take all of its memory and more; set it to at most {1 / len(together):.2g}"
         )

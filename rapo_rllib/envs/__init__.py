@@ -1,8 +1,6 @@
-"""Gymnasium text environments. Importing this package registers them under ``rapo/``."""
+"""Gymnasium text environments, which ``import rapo_rllib`` registers under ``rapo/``."""
 
-import gymnasium
-
-_ENVIRONMENTS = {
+ENVIRONMENTS = {
     "rapo/word_problems": "rapo_rllib.envs.word_problems.env:WordProblems",
     "rapo/questions": "rapo_rllib.envs.questions:Questions",
     "rapo/reasoning_gym": "rapo_rllib.envs.reasoning_gym_env:ReasoningGym",
@@ -11,7 +9,3 @@ _ENVIRONMENTS = {
     "rapo/agent": "rapo_rllib.endpoint.env:AgentEnv",
     "rapo/openenv": "rapo_rllib.envs.external.openenv_env:OpenEnv",
 }
-
-for _id, _entry_point in _ENVIRONMENTS.items():
-    if _id not in gymnasium.registry:
-        gymnasium.register(_id, entry_point=_entry_point, disable_env_checker=True)

@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.models.activation_checkpointing import decoder_layers
 
 if TYPE_CHECKING:
@@ -56,17 +57,14 @@ class ShardedModel:
     ) -> None:
         assert dist.group.WORLD is not None, "learners have joined a process group before they make models"
         self._mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
-        self._lockstep = lockstep
+        self._lockstep, self._ranks = lockstep, Ranks(device, distributed=True)
         self._masters = master_weights
         self._dtype = next(language_model.parameters()).dtype
         # Gathered in bfloat16, summed over learners and stepped on in float32: what MasterWeightAdamW does on one learner,
         # where weight and master are two tensors. ``autocast_dtype`` is not expressed in this way: autocast leaves
         # embeddings, norms and the residual stream in float32, a param_dtype would not.
-        self._precision = MixedPrecisionPolicy(cast_forward_inputs=False)
-        if master_weights:
-            self._precision = MixedPrecisionPolicy(
-                param_dtype=self._dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
-            )
+        gathered, summed = (self._dtype, torch.float32) if master_weights else (None, None)
+        self._precision = MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=summed, cast_forward_inputs=False)
         self._root = _Root(language_model)
         layers = decoder_layers(language_model)
         if not layers:
@@ -87,9 +85,10 @@ class ShardedModel:
             self._root.reshard()  # no backward pass will do it
         return result
 
-    def reset(self) -> None:
-        """Forget a pass that broke off on all learners at the same place."""
-        self._root.reset_iter_state()
+    def attempt(self, work: Callable[[], Any], stand_in: Callable[[], Any]) -> None:
+        """Call ``work``; if it raises on one learner, its passes are ended by those of ``stand_in``, and all learners raise."""
+        with self._ranks.raise_on_all_ranks("trying it"):
+            self._lockstep.run([work], lambda function: function(), lambda _: stand_in())
 
     def computed(self, weight: torch.Tensor) -> torch.Tensor:
         """Return a weight, or a shard of it, in the dtype that passes compute with."""
@@ -107,8 +106,7 @@ class ShardedModel:
 class _Root(torch.nn.Module):
     """Makes any function of a language model the forward pass of one FSDP unit."""
 
-    reshard: Callable[[], None]  # FSDP's, once it is a unit, as is the next
-    reset_iter_state: Callable[[], None]
+    reshard: Callable[[], None]  # FSDP's, once it is a unit
 
     def __init__(self, language_model: PreTrainedModel) -> None:
         super().__init__()

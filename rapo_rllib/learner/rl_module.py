@@ -91,7 +91,7 @@ class CausalLMRLModule(TorchRLModule):
         """The way of rows through the model; found out on first use, when the model is on its device."""
         call, model = self._call_model, self.language_model
         dtype = matmul_dtype(self.settings, next(model.parameters()).device)
-        passes = Passes(call, dtype, call.reset) if isinstance(call, ShardedModel) else Passes(call, dtype)
+        passes = Passes(call, dtype, call.attempt) if isinstance(call, ShardedModel) else Passes(call, dtype)
         return row_attention(model, self.settings.attention, passes)
 
     @override(TorchRLModule)

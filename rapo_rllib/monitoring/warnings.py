@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from rapo_rllib.monitoring.metrics_flat import flattened
 from rapo_rllib.monitoring.warning_rules import RECENT, RULES, Past, Row
 
-_PREFIXES = ("buffer/", "env_runners/", "learners/default_policy/", "fault_tolerance/", "rapo/", "sampling/")
+_PREFIXES = ("buffer/", "env_runners/", "learners/default_policy/", "fault_tolerance/", "rapo/", "sampling/", "evaluation/num_")
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,6 @@ def _numbers(result: Mapping[str, Any], config: Mapping[str, Any]) -> Row:
     row["helps_who_failed"] = float(config.get("hybrid_groups") == "failed")
     for name, value in flattened(result).items():
         if name.startswith(_PREFIXES) and not isinstance(value, (str, bool)):
-            try:
-                number = float(value)
-            except (TypeError, ValueError):  # no number: a list, None
-                continue
-            if math.isfinite(number):
-                row[name] = number
-    return row
+            with suppress(TypeError, ValueError):  # no number: a list, None
+                row[name] = float(value)
+    return {name: number for name, number in row.items() if math.isfinite(number)}

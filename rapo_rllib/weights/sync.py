@@ -79,7 +79,7 @@ class WeightSync:
         canary: its verdict ends the training.
         transfer: ``weight_transfer``; one that is not vLLM's own is Ray's object store.
         restarts: whether Ray starts env runners that ended anew (``restart_failed_env_runners``).
-        timeout_s: how long to wait for engines that are restarted.
+        timeout_s: how long to wait for engines that load, and for those that are restarted.
     """
 
     def __init__(self, canary: Canary, transfer: str = "auto", restarts: bool = True, timeout_s: float = 600.0) -> None:
@@ -134,7 +134,7 @@ class WeightSync:
                 logger.warning("%s; all engines are restarted", error)
                 failures = dict.fromkeys(in_service, str(error))
             else:
-                answers, failures = _answers(group, in_service, publication, self.canary.sequences)
+                answers, failures = _answers(group, in_service, publication, self.canary.sequences, self._timeout_s)
             if not failures:
                 return _Loaded(publication, publish_s, answers, num_restarts)
             if left:
@@ -220,14 +220,14 @@ def _published(learner_group: Any, env_runner_group: Any, transfer: str) -> tupl
 
 
 def _answers(
-    env_runner_group: Any, in_service: Sequence[int], publication: Publication, sequences: Sequence[Sequence[int]]
+    group: Any, in_service: Sequence[int], publication: Publication, sequences: Sequence[Sequence[int]], timeout_s: float
 ) -> tuple[list[Confirmation], dict[int, str]]:
     """Let the engines load; confirmations, and of those without one the reason by number of the env runner."""
     arguments = {"publication": publication, "sequences": sequences}
-    manager = env_runner_group._worker_manager  # RLlib's group does not tell which ones answered
-    results = manager.foreach_actor("load_policy", kwargs=arguments, remote_actor_ids=list(in_service))
+    manager = group._worker_manager  # RLlib's group does not tell which ones answered
+    results = manager.foreach_actor("load_policy", kwargs=arguments, remote_actor_ids=in_service, timeout_seconds=timeout_s)
     answers: list[Confirmation] = []
-    failures = dict.fromkeys(in_service, "its process ended")
+    failures = dict.fromkeys(in_service, f"its process ended, or did not answer within {timeout_s:.0f} s")
     for result in results.ignore_errors():
         answer = result.get()
         if isinstance(answer, LoadFailure):

@@ -15,6 +15,11 @@ from rapo_rllib.settings.model import OWN_ARGUMENTS
 SHARED = {"num_env_runners": 1, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 0.5}
 WHOLE = {"num_env_runners": 4, "num_gpus_per_env_runner": 1, "num_learners": 4, "num_gpus_per_learner": 1}
 
+EVALUATED = {
+    **{"num_env_runners": 1, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
+    **{"engine": {"gpu_memory_utilization": 0.4}, "evaluation_num_env_runners": 1},
+}
+
 
 def of(keys: dict[str, Any]) -> RAPOConfig:
     return RAPOConfig().update_from_dict({"env": "rapo/word_problems", **keys})
@@ -56,6 +61,10 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
             "engine.gpu_memory_utilization = 0.85 with num_gpus_per_env_runner = 0.5: 2 engines on one GPU would take",
         ),
         (
+            {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.8}}},
+            "engine.gpu_memory_utilization = 0.8 with num_gpus_per_env_runner = 0.5: 2 engines on one GPU would take",
+        ),
+        (
             {"engine": {"extra": {"hf_overrides": {"text_config": {"quantization_config": {}}}}}},
             "engine.extra.hf_overrides = {'text_config'",
         ),
@@ -84,6 +93,8 @@ def test_what_would_crash_is_refused(keys: dict[str, Any], message: str) -> None
             **{"num_env_runners": 2, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
             "engine": {"gpu_memory_utilization": 0.5},
         },
+        {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.6}}},
+        {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.8}}, "num_gpus_per_env_runner": 1},
         {
             "engine": {
                 "extra": {

@@ -3,7 +3,7 @@ import copy
 import gymnasium
 import pytest
 
-import rapo_rllib.envs  # noqa: F401 - registers the environments
+import rapo_rllib  # noqa: F401 - registers the environments
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.text_space import AnyText
 from rapo_rllib.envs.tool_env import ToolEnv

@@ -299,13 +299,13 @@ def fall_over(gradient: torch.Tensor) -> torch.Tensor:
     raise NotImplementedError("no kernel")
 
 
-def probed(rank: int, world_size: int, folder: Path, fault: Any) -> tuple[str, dict[str, float]]:
-    """A job: the attention that is found where the backward pass of one has a fault, and an update with it."""
+def probed(rank: int, world_size: int, folder: Path, fault: Any, on: tuple[int, ...]) -> tuple[str, dict[str, float]]:
+    """A job: the attention that is found where the backward pass of one has a fault ``on`` learners, and an update with it."""
     right = block_attention.tree_attention
 
     def spoiled(*arguments: Any, **options: Any) -> Any:
         output, weights = right(*arguments, **options)
-        if output.requires_grad and fault is not None:
+        if output.requires_grad and fault is not None and rank in on:
             output.register_hook(fault)
         return output, weights
 
@@ -315,11 +315,13 @@ def probed(rank: int, world_size: int, folder: Path, fault: Any) -> tuple[str, d
 
 
 @pytest.mark.parametrize(("fault", "found"), [(None, "blocks"), (double, "mask"), (fall_over, "mask")])
+@pytest.mark.parametrize("on", [(0, 1), (1,)], ids=["on all learners", "on one"])
 def test_the_backward_pass_of_an_attention_is_tried_on_shards(
-    processes: LearnerProcesses, folders: dict[str, Path], fault: Any, found: str
+    processes: LearnerProcesses, folders: dict[str, Path], fault: Any, found: str, on: tuple[int, ...]
 ) -> None:
+    """A learner that alone chose another attention, or alone raised, would leave the others waiting."""
     expected = updated(learner(folders["llama"]), batch(4, 2, {}))
-    for attention, metrics in results_of(processes.run(2, probed, folders["llama"], fault)):
+    for attention, metrics in results_of(processes.run(2, probed, folders["llama"], fault, on)):
         assert attention == found and metrics == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 

@@ -72,6 +72,7 @@ CASES = [
     ("unscored", {SAMPLED + "reward/failures/timeout": 16.0}, "25% of the trajectories", "scorer"),
     ("lost_env_runners", {RLLIB + "remote_worker_restarts": 2}, "so far 2 were restarted", "memory"),
     ("lost_env_runners", {RLLIB + "env_runners_dropped_lifetime": 1}, "1 did not answer in time", "log"),
+    ("lost_env_runners", {"evaluation/num_remote_worker_restarts": 1}, "so far 1 were restarted", "memory"),
     ("lost_env_runners", LOST, "lost, 2 of late", "log"),
     ("lost_env_runners", LOST | {RLLIB + "healthy_workers": 3}, "3 are at work", "log"),
 ]

@@ -56,7 +56,8 @@ def test_anything_else_is_an_error_that_names_the_engine(answer: Confirmation, m
 class Runners:
     """RLlib's env runner group and its manager, as far as a sync calls them, with answers that a test decides.
 
-    ``fault(index, starts)`` is what env runner ``index`` does after so many starts: None loads, a text fails, "dies" ends it.
+    ``fault(index, starts)`` is what env runner ``index`` does after so many starts: None loads, a text fails, "dies" ends it,
+    and from "hangs" on it gives no answer.
     """
 
     local_env_runner = None
@@ -64,7 +65,7 @@ class Runners:
     def __init__(self, count: int, fault: Callable[[int, int], str | None]) -> None:
         self.starts = dict.fromkeys(range(1, count + 1), 1)
         self.healthy = set(self.starts)
-        self.fault, self.probed = fault, 0
+        self.fault, self.probed, self.hung = fault, 0, set[tuple[int, int]]()
         self._worker_manager = self
 
     def num_remote_env_runners(self) -> int:
@@ -99,6 +100,11 @@ class Runners:
         asked = self.healthy if remote_actor_ids is None else self.healthy & set(remote_actor_ids)
         for index in sorted(asked):
             fault = self.fault(index, self.starts[index]) if method == "load_policy" else None
+            if fault == "hangs":
+                self.hung.add((index, self.starts[index]))
+            if (index, self.starts[index]) in self.hung:
+                assert timeout_seconds is not None, "this waits for ever"
+                continue
             if fault == "dies":
                 self.healthy.discard(index)
                 results.add_result(index, ResultOrError(error=RayActorError()), "")
@@ -128,7 +134,7 @@ def test_all_engines_confirm(sync: Any) -> None:
     assert (report.num_engines, report.num_restarts, report.version) == (3, 0, 3)
 
 
-@pytest.mark.parametrize("fault", ["RuntimeError: no memory", "dies"])
+@pytest.mark.parametrize("fault", ["RuntimeError: no memory", "dies", "hangs"])
 def test_an_engine_that_fails_is_restarted_and_confirms(sync: Any, fault: str) -> None:
     runners = Runners(3, lambda index, starts: fault if index == 2 and starts == 1 else None)
     report = sync(runners)
@@ -137,7 +143,10 @@ def test_an_engine_that_fails_is_restarted_and_confirms(sync: Any, fault: str) -
     assert sync_metrics(report)["engine_restarts"] == 1 and sync_metrics(report)["engines"] == 3
 
 
-@pytest.mark.parametrize(("fault", "told"), [("OSError: no file", "not load it: OSError: no file"), ("dies", "process ended")])
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [("OSError: no file", "not load it: OSError: no file"), ("dies", "process ended"), ("hangs", "within 600 s")],
+)
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_engine_that_goes_on_failing_ends_the_training(sync: Any, fault: str, told: str, count: int) -> None:
     """Also if it is the only one: a sync of no engine is none."""
