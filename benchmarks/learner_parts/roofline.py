@@ -26,23 +26,22 @@ DTYPES = ("float32", "bfloat16")
 PARTS = ("attention", "mlp", "head", "optimizer", OTHER)
 MOVED = 7  # numbers of AdamW for each weight: weight, gradient and two moments read, all but the gradient written
 TOKENS, CHUNK = 2048, 1024  # rows of a layer's product, and of the head's
-COPIED = 2**31  # bytes read and written, more than caches hold
 TRIES = 3  # the best counts
 
 
 def measured(trained: Trained, shapes: Mapping[str, TreeShape], rounds: int, dtype: str) -> dict[str, Any]:
     """Rates of the machine; then for each shape seconds by part, and the least that these rates allow."""
     rates = {name: product_rates(trained.shape, getattr(torch, name), trained.device) for name in DTYPES}
-    copied = replace(Sizes.small(), copied_bytes=COPIED, device=trained.device)
+    weights = sum(weight.nbytes for weight in trained.model.parameters())
+    copied = replace(Sizes.small(), copied_bytes=2 * weights, device=trained.device)  # each read and written
     bytes_per_s = max(copy_rate(copied) for _ in range(TRIES))
-    moved = MOVED * sum(weight.nbytes for weight in trained.model.parameters())
     steps = _Steps(trained)
     steps.take(tree_group(SMALL, trained.shape.vocabulary))  # AdamW's moments are made
     found = {}
     for name, shape in shapes.items():
         group = tree_group(shape, trained.shape.vocabulary)
         flops = {part: sum(model_flops(trained.shape, row)[part] for row in rows_of(group, "shared")) for part in PARTS[:3]}
-        least = least_seconds(flops, moved, max(rates[dtype].values()), bytes_per_s)
+        least = least_seconds(flops, MOVED * weights, max(rates[dtype].values()), bytes_per_s)
         found[name] = {"model_flops": sum(flops.values()), **figures([steps.parts(group) for _ in range(rounds)], least)}
         found[name]["seconds_without_clocks"] = steps.take(group)
     return {"flops_per_s": rates, "copy_bytes_per_s": bytes_per_s, "dtype": dtype, "steps": found}
