@@ -16,7 +16,7 @@ from jobs import short_job
 from pages import REPOSITORY
 from run_folders import write_trial
 
-FORMS = {  # what stands after a name's blank is a second form of it; DATA and JSON are replaced; other files are in the folder of the test
+FORMS = {  # DATA and JSON are replaced; other files are in the folder of the test; a name's second word is for another form
     "buffer_import": "--data DATA/traces/gsm8k_train_human_calc.jsonl.gz --traces 100 --json JSON",
     "gpu": "--small --json JSON",
     "learner": "--short --json JSON",
@@ -49,10 +49,8 @@ def numbers(found: Any) -> Iterator[float]:
 
 
 def test_there_is_a_form_of_each() -> None:
-    assert {file.stem for file in (REPOSITORY / "benchmarks").glob("*.py")} == {
-        *(form.split()[0] for form in FORMS),
-        *ELSEWHERE,
-    }
+    names = {form.split()[0] for form in FORMS}
+    assert {file.stem for file in (REPOSITORY / "benchmarks").glob("*.py")} == {*names, *ELSEWHERE}
     for place in ELSEWHERE.values():
         file, _, name = place.partition("::")
         assert name in (REPOSITORY / "tests" / "benchmarks" / file).read_text(encoding="utf-8")
