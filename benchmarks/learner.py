@@ -79,7 +79,8 @@ def main() -> None:
     from learner_parts.side import Options
 
     checkpointing = CHECKPOINTING[arguments.checkpointing]
-    options = Options(arguments.model, arguments.dtype, arguments.threads, checkpointing, arguments.trl_batch)
+    model = "tiny, of random weights" if arguments.tiny else arguments.model
+    options = Options(model, arguments.dtype, arguments.threads, checkpointing, arguments.trl_batch)
     measured: dict[str, Any] = {"machine": machine(options), "short": arguments.short}
     measured |= _alone(arguments, options) if arguments.trees or arguments.roofline else _compared(arguments, options)
     measured = {**fields(measured), **measured}
