@@ -34,6 +34,21 @@ sharing is the same; attention and everything that a step costs once weigh diffe
 
 ``--scaling`` measures a small random model's time and memory by response tokens, by ``G`` and by vocabulary, ours and as a
 textbook would (padded batch, all logits), for the table and, with ``--plot``, the picture.
+
+``--trees`` and ``--roofline`` measure our pass alone, in place of all that, in this process. Shapes: both above, and
+
+    arpo_tree      200 prompt tokens, three levels of two branches of 150 tokens each: 8 trajectories of 450
+    tau2_prefix  4,096 prompt tokens, 16 responses of 300
+
+*   ``--trees``: forward, loss and backward of the same trajectories as prefix trees and each whole, in turns, at most 9,000
+    tokens at a time. ``speedup``: seconds whole / shared, median and range of neighbouring passes; ``tokens_ratio`` is what
+    sharing saves in tokens, ``flops_ratio`` in the model's operations; ``gradient_difference``: the greatest of all weights,
+    relative. Anchor: Tree Training reports up to 6.2.
+*   ``--roofline``: rates of matrix products at the model's sizes and of a copy; seconds of a step (clipping and AdamW included)
+    by part; and how near each comes to these rates: of products by the model's operations, of AdamW by the bytes it must move.
+
+    python benchmarks/learner.py --trees --roofline --json trees.json
+    python benchmarks/learner.py --trees --roofline --tiny                 # whether all of it runs, in seconds
 """
 
 from __future__ import annotations
@@ -45,33 +60,29 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from learner_parts.tree_shapes import TREES, TreeShape
+
 for _name, _value in {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}.items():
     os.environ.setdefault(_name, _value)  # libraries read them when they are imported
 
 SHAPES = {"long_prompt": (300, 150), "short_prompt": (60, 300)}
 GROUP_SIZE = 16
+ALONE = {name: TreeShape(prompt, ((GROUP_SIZE, response),)) for name, (prompt, response) in SHAPES.items()} | TREES
 CHECKPOINTING: dict[str, bool | str] = {"selective": "selective", "full": True, "none": False}
 
 
 def main() -> None:
     """Measure, print, write."""
     arguments = _arguments()
-    from learner_parts.compare import compare, machine
+    from learner_parts.compare import machine
     from learner_parts.report import fields, plot, print_table
-    from learner_parts.scaling import scaling
     from learner_parts.side import Options
-    from learner_parts.tokens import save_batch
 
     checkpointing = CHECKPOINTING[arguments.checkpointing]
-    options = Options(arguments.model, arguments.dtype, arguments.threads, checkpointing, arguments.trl_batch)
+    model = "tiny, of random weights" if arguments.tiny else arguments.model
+    options = Options(model, arguments.dtype, arguments.threads, checkpointing, arguments.trl_batch)
     measured: dict[str, Any] = {"machine": machine(options), "short": arguments.short}
-    with tempfile.TemporaryDirectory() as folder:
-        for shape in arguments.shapes:
-            lengths = [length // (2 if arguments.short else 1) for length in SHAPES[shape]]
-            file = save_batch(Path(folder) / f"{shape}.npz", arguments.model, *lengths, GROUP_SIZE, arguments.data)
-            measured[shape] = compare(options, file, arguments.pairs, warm_up=not arguments.short)
-    if arguments.scaling:
-        measured["scaling"] = scaling(options, arguments.short)
+    measured |= _alone(arguments, options) if arguments.trees or arguments.roofline else _compared(arguments, options)
     measured = {**fields(measured), **measured}
     print_table(measured)
     if arguments.json:
@@ -80,11 +91,45 @@ def main() -> None:
         plot(measured["scaling"], arguments.plot)
 
 
+def _compared(arguments: argparse.Namespace, options: Any) -> dict[str, Any]:
+    """Our step against TRL's, and how time and memory grow."""
+    from learner_parts.compare import compare
+    from learner_parts.scaling import scaling
+    from learner_parts.tokens import save_batch
+
+    measured: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for shape in arguments.shapes:
+            lengths = [length // (2 if arguments.short else 1) for length in SHAPES[shape]]
+            file = save_batch(Path(folder) / f"{shape}.npz", arguments.model, *lengths, GROUP_SIZE, arguments.data)
+            measured[shape] = compare(options, file, arguments.pairs, warm_up=not arguments.short)
+    if arguments.scaling:
+        measured["scaling"] = scaling(options, arguments.short)
+    return measured
+
+
+def _alone(arguments: argparse.Namespace, options: Any) -> dict[str, Any]:
+    """The worth of sharing prefixes, and the roofline."""
+    from learner_parts import roofline, trees
+    from learner_parts.step import Trained
+
+    shapes = {name: ALONE[name].shrunk(16 if arguments.tiny else 1) for name in arguments.shapes}
+    trained, measured = Trained.load(options, arguments.tiny), {}
+    if arguments.trees:
+        measured["trees"] = trees.measured(trained, shapes, arguments.pairs)
+    if arguments.roofline:
+        measured["roofline"] = roofline.measured(trained, shapes, arguments.pairs, options.dtype)
+    return measured
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="half the lengths, one pair, no scaling")
-    parser.add_argument("--pairs", type=int, help="steps of each side that count (default 5, short 1)")
-    parser.add_argument("--shapes", nargs="*", choices=list(SHAPES), default=list(SHAPES))
+    parser.add_argument("--pairs", type=int, help="steps of each side that count (default 5, trees and roofline 3, short 1)")
+    parser.add_argument("--shapes", nargs="*", choices=list(ALONE), help="default: all; against TRL there are two")
+    parser.add_argument("--trees", action="store_true", help="in place of TRL: prefix trees against whole sequences")
+    parser.add_argument("--roofline", action="store_true", help="in place of TRL: where time goes, against the machine's rates")
+    parser.add_argument("--tiny", action="store_true", help="of these two: a random tiny model, lengths of a sixteenth")
     parser.add_argument(
         "--scaling", action=argparse.BooleanOptionalAction, help="the table of growth (default: unless --short)"
     )
@@ -97,8 +142,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="write the figures here")
     parser.add_argument("--plot", type=Path, help="write the picture of growth here (.png)")
     arguments = parser.parse_args()
+    alone = arguments.trees or arguments.roofline
+    known = ALONE if alone else SHAPES
+    arguments.shapes = list(known) if arguments.shapes is None else arguments.shapes
+    if unknown := [shape for shape in arguments.shapes if shape not in known]:
+        parser.error(f"--shapes {' '.join(unknown)}: only with --trees or --roofline")
+    if arguments.tiny and not alone:
+        parser.error("--tiny: only with --trees or --roofline")
     if arguments.pairs is None:
-        arguments.pairs = 1 if arguments.short else 5
+        arguments.pairs = 1 if arguments.short else 3 if alone else 5
     if arguments.scaling is None:
         arguments.scaling = not arguments.short
     return arguments

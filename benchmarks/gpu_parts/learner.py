@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gpu_parts.machine import SHAPES, Sizes, peak_bytes, peak_flops, seconds, twice, wait
-from gpu_parts.models import model_of, row_of, visible_pairs
+from gpu_parts.models import model_flops, model_of, row_of
 from rapo_rllib.attention.forward import RowAttention, hidden_states, use_attention
 from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 from rapo_rllib.batching.packing import PackedRow
@@ -62,7 +62,7 @@ def _figures(shape: str, way: Way, tokens: int, exact: torch.Tensor, sizes: Size
         found = twice(lambda: seconds(lambda: made.run(row), device, 2))
     except torch.OutOfMemoryError as problem:
         return {"does not fit": str(problem).splitlines()[0]}
-    flops = _model_flops(shape, shared)
+    flops = sum(model_flops(SHAPES[shape], shared).values())
     return {
         "tokens": shared.num_tokens,
         "tokens_per_s": [shared.num_tokens / one for one in found],
@@ -113,16 +113,6 @@ def _exact_gradient(shape: str, sizes: Sizes) -> torch.Tensor:
 
 def _short_row(shape: str, share: bool, device: str) -> PackedRow:
     return row_of(256, SHAPES[shape].vocabulary, seed=1, share=share).to(device)
-
-
-def _model_flops(shape: str, row: PackedRow) -> float:
-    """Of a forward and a backward pass: ``6 M T + 12 L H pairs``; what checkpointing computes again does not count."""
-    sizes = SHAPES[shape]
-    head_dim = sizes.hidden // sizes.heads
-    layer = 2 * sizes.hidden * (sizes.heads + sizes.kv_heads) * head_dim + 3 * sizes.hidden * sizes.intermediate
-    matrices = 6 * row.num_tokens * sizes.layers * layer
-    head = 6 * len(row.scored_ids) * sizes.hidden * sizes.vocabulary
-    return matrices + head + 12 * sizes.layers * sizes.heads * head_dim * visible_pairs(row)
 
 
 def _share(flops: float, device: str) -> float | None:

@@ -18,7 +18,7 @@ PEAKS = {"H100 PCIe": 756e12, "H100": 989e12, "H200": 989e12, "A100": 312e12, "L
 
 @dataclass(frozen=True)
 class Shape:
-    """A Qwen 2.5 by size."""
+    """A decoder of Qwen's or Llama's kind by size."""
 
     hidden: int
     intermediate: int
@@ -85,8 +85,13 @@ def peak_flops(name: str) -> float | None:
 def gemm_flops(sizes: Sizes) -> float:
     """Operations a second of a bfloat16 product."""
     edge = 256 if sizes.device == "cpu" else 8192
-    left, right = (torch.randn(edge, edge, device=sizes.device, dtype=torch.bfloat16) for _ in range(2))
-    return 2 * edge**3 / seconds(lambda: left @ right, sizes.device)
+    return product_flops(edge, edge, edge, torch.bfloat16, sizes.device)
+
+
+def product_flops(rows: int, inner: int, columns: int, dtype: torch.dtype, device: str) -> float:
+    """Operations a second of a product ``[rows, inner] x [inner, columns]``."""
+    left, right = (torch.randn(*size, device=device, dtype=dtype) for size in ((rows, inner), (inner, columns)))
+    return 2 * rows * inner * columns / seconds(lambda: left @ right, device)
 
 
 def copy_rate(sizes: Sizes) -> float:

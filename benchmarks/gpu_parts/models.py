@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_parts.machine import SHAPES
+from gpu_parts.machine import SHAPES, Shape
 from rapo_rllib.batching.packing import PackedRow, pack_rows
 from rapo_rllib.batching.samples import Sample, SampleGroup
 
@@ -76,3 +76,20 @@ def visible_pairs(row: PackedRow) -> int:
     """Pairs of a token and one that it sees: the same as ``row.mask().sum()``, without the mask."""
     index = torch.arange(row.num_tokens)
     return int((row.subtree_ends.cpu() - index).sum())
+
+
+def model_flops(sizes: Shape, row: PackedRow) -> dict[str, float]:
+    """Operations of a forward and a backward pass by part; what checkpointing computes again does not count.
+
+        projections 6 M T,  products of queries, keys and values 12 L H D pairs,  head 6 S d V
+
+    ``M`` elements of a part's matrices, ``T`` tokens of the row, ``S`` of them scored, ``L`` layers, ``H`` heads of ``D``,
+    ``d`` hidden size, ``V`` vocabulary. A product of ``[a, b]`` and ``[b, c]`` is ``2 a b c``; backward is twice forward.
+    """
+    width = sizes.heads * (sizes.hidden // sizes.heads)
+    projections = 2 * sizes.hidden * (width + width * sizes.kv_heads // sizes.heads)
+    return {
+        "attention": sizes.layers * (6 * row.num_tokens * projections + 12 * width * visible_pairs(row)),
+        "mlp": 6 * row.num_tokens * sizes.layers * 3 * sizes.hidden * sizes.intermediate,
+        "head": 6 * len(row.scored_ids) * sizes.hidden * sizes.vocabulary,
+    }

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from learner_parts.roofline import print_roofline
 from learner_parts.scaling import AXES, Point, describe
+from learner_parts.trees import print_trees
 
 TARGETS = {"long_prompt": 3.0, "short_prompt": 1.2}
 NAMES = {"response": "response tokens", "group_size": "trajectories of a group, G", "vocabulary": "vocabulary"}
@@ -35,6 +37,10 @@ def print_table(measured: dict[str, Any]) -> None:
             _print_shape(shape, measured[shape], target)
     if "scaling" in measured:
         _print_scaling(measured["scaling"])
+    if "trees" in measured:
+        print_trees(measured["trees"])
+    if "roofline" in measured:
+        print_roofline(measured["roofline"])
 
 
 def _print_shape(shape: str, part: dict[str, Any], target: float) -> None:

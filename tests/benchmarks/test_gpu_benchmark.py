@@ -11,7 +11,7 @@ import torch
 from gpu import PARTS, measure
 from gpu_parts import copies, job, learner, sampler, states
 from gpu_parts.machine import SHAPES, Sizes
-from gpu_parts.models import row_of, visible_pairs
+from gpu_parts.models import model_flops, row_of, visible_pairs
 from gpu_parts.report import print_table
 from places import SUPPORT
 
@@ -73,7 +73,9 @@ def test_operations_of_a_pass_by_hand() -> None:
     row = row_of(300, 320)
     pairs = 12 * 2 * 64 * visible_pairs(row)
     expected = 6 * row.num_tokens * 2 * 36_864 + 6 * len(row.scored_ids) * 64 * 320 + pairs
-    assert learner._model_flops("tiny", row) == expected
+    found = model_flops(SHAPES["tiny"], row)
+    assert sum(found.values()) == expected
+    assert found["mlp"] == 6 * row.num_tokens * 2 * 3 * 64 * 128
     layers = sum(p.numel() for n, p in learner.model_of("tiny", torch.float32, "cpu").named_parameters() if "proj.weight" in n)
     assert layers == SHAPES["tiny"].layers * 36_864
 

@@ -16,10 +16,11 @@ from jobs import short_job
 from pages import REPOSITORY
 from run_folders import write_trial
 
-FORMS = {  # DATA and JSON are replaced; other files are in the folder of the test
+FORMS = {  # DATA and JSON are replaced; other files are in the folder of the test; a name's second word is for another form
     "buffer_import": "--data DATA/traces/gsm8k_train_human_calc.jsonl.gz --traces 100 --json JSON",
     "gpu": "--small --json JSON",
     "learner": "--short --json JSON",
+    "learner alone": "--trees --roofline --tiny --json JSON",
     "main_job": "--job job.yaml --json JSON",
     "retrieval": "--data DATA --cache cache --sizes 300 --processes 1 --real 300 --json JSON",
     "rollout": "--quick --traces 300 --json JSON",
@@ -48,7 +49,8 @@ def numbers(found: Any) -> Iterator[float]:
 
 
 def test_there_is_a_form_of_each() -> None:
-    assert {file.stem for file in (REPOSITORY / "benchmarks").glob("*.py")} == {*FORMS, *ELSEWHERE}
+    names = {form.split()[0] for form in FORMS}
+    assert {file.stem for file in (REPOSITORY / "benchmarks").glob("*.py")} == {*names, *ELSEWHERE}
     for place in ELSEWHERE.values():
         file, _, name = place.partition("::")
         assert name in (REPOSITORY / "tests" / "benchmarks" / file).read_text(encoding="utf-8")
@@ -67,7 +69,7 @@ def test_it_runs(name: str, tmp_path: Path, shared_data: Path) -> None:
     if name == "schedule":
         arguments[:1] = map(str, sorted(tmp_path.glob("trial/transcripts/*.jsonl")))
     path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
-    command = [sys.executable, str(REPOSITORY / "benchmarks" / f"{name}.py"), *arguments]
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / f"{name.split()[0]}.py"), *arguments]
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
     figures = list(numbers(json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))))
