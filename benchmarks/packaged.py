@@ -15,6 +15,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -152,6 +153,8 @@ def run(job: Path, seed: int, settings: Sequence[str], folder: Path, core: int |
         f"{len(os.sched_getaffinity(0)) if core is None else 1} of {os.cpu_count()} cores, {platform.machine()}, in shared use"
     )
     summary = json.loads((trial / "summary.json").read_text(encoding="utf-8"))
+    for checkpoint in trial.glob("checkpoint_*"):  # gigabytes that nobody needs any more
+        shutil.rmtree(checkpoint)
     return {**about, **figures([json.loads(line) for line in lines]), "warnings": summary["warnings"]}
 
 
