@@ -96,7 +96,7 @@ class _Flex(torch.autograd.Function):
 
 
 def _flex(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **_: Any) -> torch.Tensor:
-    output: torch.Tensor = _Flex.apply(query, key, value)[0]  # type: ignore[no-untyped-call]
+    output: torch.Tensor = _Flex.apply(query, key, value)[0]
     return output
 
 
@@ -168,7 +168,7 @@ def _pass(model: Any, row: PackedRow, settings: Settings, live: LiveBytes) -> No
     logprobs, entropies = score_row(model, row, settings.model, settings.rollout.temperature, RowAttention.FLEX)
     handle.remove()
     loss = RAPOTorchLearner.compute_loss_for_module(
-        SimpleNamespace(settings=settings),  # type: ignore[arg-type]  # all that it reads of a learner
+        SimpleNamespace(settings=settings),  # all that it reads of a learner
         module_id="",
         config=None,
         batch={ROW: replace(row), METRICS: UpdateMetrics()},

@@ -83,7 +83,7 @@ def lines(results: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
 
 
 def page_table(results: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
-    """Write the table of ``docs/resources.md``: GiB of a learner as estimated, in brackets as counted; of an engine; of a GPU."""
+    """Write the table of ``docs/resources.md``: GiB of a learner, estimated (counted, if another); of an engine; of a GPU."""
     rows = [["GiB of a GPU", *(f"{one.machine}: `{job}`" for job, one in RECIPES.items())], ["---"] * (1 + len(RECIPES))]
     sizes = {job: estimated(recipe) for job, recipe in RECIPES.items()}
     rows += [[line, *(_cell(sizes[job].get(line), results[job]["counted"].get(line)) for job in RECIPES)] for line in LINES]
@@ -93,7 +93,8 @@ def page_table(results: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
 
 
 def _cell(size: int | None, really: int | None) -> str:
-    return "" if size is None or really is None else f"{size / GIB:.2f} ({really / GIB:.2f})"
+    texts = [] if size is None or really is None else [f"{size / GIB:.2f}", f"({really / GIB:.2f})"]
+    return " ".join(texts[:1] if f"({''.join(texts[:1])})" in texts else texts)
 
 
 def _needs(recipe: Recipe) -> dict[str, str]:

@@ -15,8 +15,13 @@ from rapo_rllib.cli.train.estimating import DOES_NOT_FIT
 from rapo_rllib.estimate.layout import ADVICE
 
 RESULTS = json.loads((REPOSITORY / "benchmarks" / "results" / "recipes.json").read_text(encoding="utf-8"))
-LAYERS = 3  # of the models that are counted here, of 28 and 30: layers are alike. The file has all of them
+LAYERS = 4  # of the models that are counted here, of 28 and 30: layers are alike. The file has all of them
 GIB_TOO_SMALL = {"rapo_math_gpu": 4, "rapo_gsm8k": 24, "rapo_math_7b": 24}
+
+
+def counted_of(job: str, line: str) -> int:
+    size: int = RESULTS[job]["counted"][line]
+    return size
 
 
 @pytest.mark.parametrize("job", RECIPES)
@@ -24,7 +29,8 @@ def test_every_line_is_within_10_percent_of_what_is_counted(job: str) -> None:
     few = both(RECIPES[job], LAYERS)
     for sizes, counted in ((estimated(RECIPES[job]), RESULTS[job]["counted"]), (few["estimated"], few["counted"])):
         assert {line: counted[line] for line in sizes} == pytest.approx(sizes, rel=0.1)
-        assert counted["activations"] + counted["logits, gradients on their way"] > counted.get("the optimiser's own", 0)
+    passing = counted_of(job, "activations") + counted_of(job, "logits, gradients on their way")
+    assert passing > counted_of(job, "the optimiser's own")  # else a step would be the peak, which no line has
 
 
 def test_the_page_has_what_the_formulas_say() -> None:
