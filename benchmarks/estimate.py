@@ -2,8 +2,10 @@
 
     python benchmarks/estimate.py --json estimate.json               # all of them: an hour of two cores
     python benchmarks/estimate.py --only LoRA float32
+    python benchmarks/estimate.py --counted --json benchmarks/results/recipes.json --page docs/resources.md    # a minute
 
-Measured is the proportional set size of the largest process of a role, and of all processes together.
+Measured is the proportional set size of the largest process of a role, and of all processes together. With `--counted` nothing
+runs: three jobs for machines with GPUs are counted on tensors without data, beside their estimates, line by line.
 """
 
 from __future__ import annotations
@@ -60,13 +62,31 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def count(json_file: Path | None, page: Path | None) -> None:
+    """Count the recipes; print, and write figures and the table of a page."""
+    from estimate_parts.recipes import RECIPES, both, lines, page_table
+    from learning_parts.tables import written_into
+
+    results = {job: both(recipe) for job, recipe in RECIPES.items()}
+    print(lines(results))
+    if json_file:
+        json_file.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    if page:
+        text = page.read_text(encoding="utf-8")
+        page.write_text(written_into(text, {"recipes": page_table(results)}, {}), encoding="utf-8")
+
+
 def main() -> None:
     """Run, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", choices=JOBS, default=list(JOBS))
     parser.add_argument("--folder", type=Path, default=Path("estimate_jobs"), help="where the jobs run")
     parser.add_argument("--json", type=Path, help="write the figures here")
+    parser.add_argument("--counted", action="store_true", help="count the three recipes in place of measuring jobs")
+    parser.add_argument("--page", type=Path, help="with --counted: a page with a place for their table")
     arguments = parser.parse_args()
+    if arguments.counted:
+        return count(arguments.json, arguments.page)
     results = {}
     for number, name in enumerate(arguments.only):
         results[name] = compared(name, arguments.folder.absolute() / str(number))

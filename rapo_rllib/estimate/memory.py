@@ -173,9 +173,10 @@ def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = Fals
 
     The peak comes
 
-    - after the layers: logits, ``p c V`` of ``c`` tokens at a time, and under autocast 16-bit copies of matrices;
+    - after the layers, with ``12 D`` a token of the last norm, as the next: logits, ``p c V`` of ``c`` tokens at a time, and
+      under autocast 16-bit copies of matrices;
     - at the LM head: logits and their gradient, or the head's, of two chunks and their sum, ``3 p V D``;
-    - in the last layer: what it computes again, gradients of its MLP, ``2 p I`` a token; the head's gradient, ``w V D``;
+    - in the last layer: what it computes again, gradients of its MLP, ``2 p I`` a token; tied, the head's, ``w V D``;
     - or in the end, without activations: gradients of the embedding, ``w V D``; tied, three of it.
     """
     width, product = _itemsizes(model)
@@ -183,16 +184,15 @@ def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = Fals
     whole, kept = layer_bytes(shape, model, row, on_gpu)
     copies, head_copy = (2 * shape.layer, 2 * shape.head) if autocast else (0, 0)  # a layer's live as long as its activations
     early = shape.layers * copies if recomputes and trained else 0  # or until the head has run
-    activations = shape.layers * (kept + (0 if recomputes else copies)) + 3 * FLOAT32 * shape.hidden * row.tokens
+    activations, norm = shape.layers * (kept + (0 if recomputes else copies)), 3 * FLOAT32 * shape.hidden * row.tokens
     chunk = min(model.logits_chunk_size, row.scored)
     logits = product * chunk * shape.vocabulary
     softmax = 2 * FLOAT32 * min(chunk * shape.vocabulary, ELEMENTS_AT_ONCE if on_gpu else ELEMENTS_AT_ONCE_CPU)
     head, head_low = (width * shape.head, product * shape.head) if trained else (0, 0)  # gradients
     heads = 3 * head_low if row.scored > chunk else head_low + max(logits, head if autocast else 0)
     most = max(
-        logits + softmax + early + head_copy,
-        max(2 * logits + softmax, heads) + head_copy,
-        (whole + copies if recomputes else 0) + 2 * product * shape.intermediate * row.tokens + head,
+        norm + head_copy + max(logits + softmax + early, 2 * logits + softmax, heads),
+        (whole + copies if recomputes else 0) + 2 * product * shape.intermediate * row.tokens + (head if shape.tied else 0),
         (3 if shape.tied else 1) * head - activations,
     )
     return Part("activations", activations, "update"), Part("logits, gradients on their way", most, "update")
