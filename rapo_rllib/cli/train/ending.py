@@ -79,7 +79,7 @@ def _say_end(trials: list[Any], watches: Mapping[str, WarningWatch]) -> None:
     alarms = [(trial, warning) for trial in trials for warning in watches[trial.trial_id].holding if warning.name in ALARMS]
     if failed:
         some = f"{failed} of {len(trials)} trials failed." if failed < len(trials) else "Your training failed."
-        typer.secho(f"\n{some}", fg="red")
+        typer.secho(f"\n{some} The same command with --resume goes on from the last checkpoint.", fg="red")
     if alarms:
         typer.secho("\nYour training ended, but not as it was meant:", fg="red")
     for trial, warning in alarms:
@@ -126,9 +126,7 @@ def summary_of(result: Mapping[str, Any], checkpoint: str | None, watch: Warning
 
 def _number(value: Any) -> int | float | None:
     """A plain number, which JSON can hold."""
-    if value is None:
-        return None
-    number = float(value)
+    number = math.nan if value is None else float(value)
     if not math.isfinite(number):
         return None
     return int(number) if number.is_integer() and not isinstance(value, float) else number

@@ -105,8 +105,7 @@ def _train(
 ) -> list[Any]:
     """Run the trials of one experiment; returns them when all have ended."""
     scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
-    metric = None if scheduler is None else scheduler.metric
-    stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption, metric)
+    stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption, getattr(scheduler, "metric", None))
     experiment = Experiment(
         name=spec.name,
         run=spec.algorithm,
