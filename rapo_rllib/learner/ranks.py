@@ -97,11 +97,13 @@ class RAPOLearnerGroup(LearnerGroup):
         """RLlib's, which would wait for all learners, and those that wait for a dead one end by torch's deadline: half an hour.
 
         Raises:
-            LearnerError: the process of a learner ended.
+            LearnerError: the process of a learner ended, or one has failed before.
         """
         if self.is_local:
             found: list[StateDict] = super().update(**kwargs)
             return found
+        if self._worker_manager.num_healthy_actors() < len(self):
+            raise LearnerError("a learner has failed before, and RLlib asks it no more: go on from a checkpoint")
         super().update(**kwargs, async_update=True)
         answers: list[Any] = []
         while self._worker_manager.num_outstanding_async_reqs() and all(answer.ok for answer in answers):

@@ -204,6 +204,8 @@ def test_one_failure_is_an_error_for_all(two: RAPOLearnerGroup) -> None:
     with pytest.raises(Exception, match="forward and backward failed on 1 of 2 learners; learner 1: OSError: a disk is gone"):
         two.update(training_data=batch(4), timesteps=STEPS)
     assert time.monotonic() - start < 60
+    with pytest.raises(LearnerError, match="a learner has failed before"):
+        two.update(training_data=batch(4), timesteps=STEPS)
 
 
 def test_a_killed_learner_is_named_while_another_waits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
