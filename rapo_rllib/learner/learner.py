@@ -276,7 +276,7 @@ class RAPOTorchLearner(TorchLearner):
     def _skip_step(self, loss: float, norm: float, metrics: UpdateMetrics) -> None:
         """Leave weights and optimiser alone; too often in a row is an error, on all learners alike."""
         self._skipped_in_a_row += 1
-        metrics.add_skipped_step()
+        metrics.num_skipped_steps += 1
         if self._skipped_in_a_row >= MOST_SKIPPED_STEPS:
             raise NotFiniteError(
                 f"{self._skipped_in_a_row} optimiser steps in a row were not finite (loss {loss}, gradient norm {norm}). "

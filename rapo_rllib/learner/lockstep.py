@@ -38,8 +38,8 @@ class Lockstep:
 
     def add_unit(self, unit: Any) -> None:
         """Let the collectives of an FSDP unit go through here, and sum gradients over learners."""
-        unit.set_custom_all_gather(_AllGather(self))
-        unit.set_custom_reduce_scatter(_ReduceScatter(self))
+        unit.set_custom_all_gather(_Collective(self, dist.all_gather_single))
+        unit.set_custom_reduce_scatter(_Collective(self, dist.reduce_scatter_single))
         unit.set_gradient_divide_factor(1.0)  # FSDP's default is the mean
         unit.set_force_sum_reduction_for_comms(True)  # by a plain sum: gloo has no other
 
@@ -81,36 +81,17 @@ class Lockstep:
 
 
 class _Collective:
-    """Part of FSDP's interface of a custom collective."""
+    """Part of FSDP's interface of a custom collective: ``run``, unless the other learners have it behind them."""
 
-    def __init__(self, lockstep: Lockstep) -> None:
-        self._lockstep = lockstep
+    def __init__(self, lockstep: Lockstep, run: Callable[..., dist.Work | None]) -> None:
+        self._lockstep, self._run = lockstep, run
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """A buffer for it."""
         return torch.empty(*size, dtype=dtype, device=device)
 
-
-class _AllGather(_Collective):
-    def __call__(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False
-    ) -> dist.Work | None:
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, **how: Any) -> dist.Work | None:
         if self._lockstep.should_run():
-            return dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
-        output_tensor.zero_()
-        return None
-
-
-class _ReduceScatter(_Collective):
-    def __call__(
-        self,
-        output_tensor: torch.Tensor,
-        input_tensor: torch.Tensor,
-        group: Any,
-        op: dist.ReduceOp.RedOpType,
-        async_op: bool = False,
-    ) -> dist.Work | None:
-        if self._lockstep.should_run():
-            return dist.reduce_scatter_single(output_tensor, input_tensor, op=op, group=group, async_op=async_op)
+            return self._run(output_tensor, input_tensor, **how)
         output_tensor.zero_()
         return None

@@ -23,10 +23,8 @@ class UpdateMetrics:
         self._rows: list[torch.Tensor] = []  # [fields of LossMetrics, and the sum of entropies] of each micro-batch
         self._num_rows_before_steps = 0
         self._num_tokens_computed = 0
-        self._num_steps = 0
-        self._num_skipped_steps = 0
-        self._step_loss_sum = 0.0
-        self._gradient_norm_sum = 0.0
+        self._steps: list[tuple[float, float]] = []  # loss and norm of the gradient of each that was taken
+        self.num_skipped_steps = 0  # not taken, because loss or gradient was not finite
 
     def add_row(self, num_tokens: int, entropies: torch.Tensor, loss: LossMetrics) -> None:
         """Add a micro-batch of ``num_tokens`` tokens; reads nothing from the device.
@@ -38,18 +36,12 @@ class UpdateMetrics:
         """
         numbers = [*(getattr(loss, name) for name in _NAMES), entropies.double().sum()]
         self._rows.append(torch.stack([number.detach().double() for number in numbers]))
-        self._num_rows_before_steps += not self._num_steps
+        self._num_rows_before_steps += not self._steps
         self._num_tokens_computed += num_tokens
 
     def add_step(self, loss: float, gradient_norm: float) -> None:
         """Count an optimiser step that was taken."""
-        self._num_steps += 1
-        self._step_loss_sum += loss
-        self._gradient_norm_sum += gradient_norm
-
-    def add_skipped_step(self) -> None:
-        """Count an optimiser step that was not taken, because its loss or gradient was not finite."""
-        self._num_skipped_steps += 1
+        self._steps.append((loss, gradient_norm))
 
     def reduced(self, ranks: Ranks, seconds: float) -> dict[str, float]:
         """All metrics over all learners, the same on each; means over nothing are 0.
@@ -62,15 +54,15 @@ class UpdateMetrics:
         before = _over_ranks(_combined(table[: self._num_rows_before_steps]), ranks).averages()
         entropy, tokens, rows = ranks.sum([float(table[:, -1].sum()), self._num_tokens_computed, len(table)])
         slowest = ranks.max([seconds])[0]
-        steps = max(self._num_steps, 1)
+        total_loss, gradient_norm = (sum(column) / len(column) for column in zip(*self._steps or [(0.0, 0.0)], strict=True))
         return {
             **loss.averages(),
             **{name: before[name] for name in MISMATCH},
             "entropy": entropy / max(loss.num_on_policy_tokens, 1.0),
-            "total_loss": self._step_loss_sum / steps,
-            "gradient_norm": self._gradient_norm_sum / steps,
-            "num_steps": self._num_steps,
-            "num_skipped_steps": self._num_skipped_steps,
+            "total_loss": total_loss,
+            "gradient_norm": gradient_norm,
+            "num_steps": len(self._steps),
+            "num_skipped_steps": self.num_skipped_steps,
             "num_micro_batches": rows,
             "num_tokens_computed": tokens,
             "seconds": slowest,

@@ -13,12 +13,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ray.exceptions import RayActorError
 from ray.rllib.core import COMPONENT_LEARNER
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.typing import StateDict
 
 from rapo_rllib.errors import LearnerError
+
+_LOOK_S = 1.0  # between two looks at an update
+_LAST_ANSWERS_S = 10.0  # of the other learners, once one has failed
 
 
 class Ranks:
@@ -48,13 +52,12 @@ class Ranks:
         Raises:
             LearnerError: on all ranks, naming what failed on which. A single local learner raises its own error unchanged.
         """
-        if not self._distributed:
-            yield
-            return
         error: Exception | None = None
         try:
             yield
         except Exception as caught:
+            if not self._distributed:
+                raise
             error = caught
         if self.max([error is not None])[0]:
             raise LearnerError(self._report(stage, error)) from error
@@ -84,10 +87,34 @@ class Ranks:
 
 
 class RAPOLearnerGroup(LearnerGroup):
-    """RLlib's learner group for sharded weights: state is asked of all learners at once.
+    """RLlib's learner group, of learners that act together: a dead one is noticed, and state is asked of all at once.
 
-    It is made from the first learner's answers, for which the others give their shards.
+    State is made from the first learner's answers, for which the others give their shards.
     """
+
+    @override(LearnerGroup)
+    def update(self, **kwargs: Any) -> list[StateDict]:
+        """RLlib's, which would wait for all learners, and those that wait for a dead one end by torch's deadline: half an hour.
+
+        Raises:
+            LearnerError: the process of a learner ended, or one has failed before.
+        """
+        if self.is_local:
+            found: list[StateDict] = super().update(**kwargs)
+            return found
+        if self._worker_manager.num_healthy_actors() < len(self):
+            raise LearnerError("a learner has failed before, and RLlib asks it no more: go on from a checkpoint")
+        super().update(**kwargs, async_update=True)
+        answers: list[Any] = []
+        while self._worker_manager.num_outstanding_async_reqs() and all(answer.ok for answer in answers):
+            answers += self._worker_manager.fetch_ready_async_reqs(timeout_seconds=_LOOK_S).result_or_errors
+        if not all(answer.ok for answer in answers):
+            answers += self._worker_manager.fetch_ready_async_reqs(timeout_seconds=_LAST_ANSWERS_S).result_or_errors
+        for answer in answers:
+            if isinstance(error := answer.get(), RayActorError):
+                told = " ".join(str(error).split())
+                raise LearnerError(f"learner {answer.actor_id} of {len(self)} died in an update: {told}") from error
+        return self._get_results(sorted(answers, key=lambda answer: answer.actor_id))
 
     @override(LearnerGroup)
     def get_state(

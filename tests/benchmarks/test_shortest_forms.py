@@ -22,6 +22,7 @@ FORMS = {  # DATA and JSON are replaced; other files are in the folder of the te
     "learner": "--short --json JSON",
     "learner alone": "--trees --roofline --tiny --json JSON",
     "main_job": "--job job.yaml --json JSON",
+    "recovery": "--only comes_back --json JSON",
     "retrieval": "--data DATA --cache cache --sizes 300 --processes 1 --real 300 --json JSON",
     "rollout": "--quick --traces 300 --json JSON",
     "sandbox": "--quick --json JSON",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy
 import pytest
 
-from rapo_rllib.cli.train.ending import METRICS, _goal, comparison, summary_of, written
+from rapo_rllib.cli.train.ending import METRICS, _goal, close_run, comparison, summary_of, written
 from rapo_rllib.cli.train.experiments import ExperimentSpec
+from rapo_rllib.cli.train.run import _last_lines
 from rapo_rllib.monitoring.warnings import TrainingWarning, WarningWatch
 
 
@@ -102,3 +104,29 @@ def test_one_trial_and_trials_without_a_number_are_not_compared() -> None:
 
 def test_keys_with_the_same_end_are_written_whole() -> None:
     assert written({"a/rank": 4, "b/rank": 8, "model/lr": 1e-6}) == "a/rank=4,b/rank=8,lr=1e-06"
+
+
+@pytest.mark.parametrize(
+    "copied", ["Failure # 1\nOSError: no room\n", "Failure #", None], ids=["whole", "cut-short", "missing"]
+)
+def test_an_error_is_told_where_its_copy_beside_the_results_is_not_whole(tmp_path: Path, copied: str | None) -> None:
+    own, copy = tmp_path / "own.txt", tmp_path / "error.txt"
+    own.write_text("Failure # 1\nOSError: no room\n")
+    if copied is not None:
+        copy.write_text(copied)
+    whole = copy if copied == own.read_text() else own
+    told = _last_lines(SimpleNamespace(path=str(tmp_path), error_file=str(own)))
+    assert told.split("\n  ") == ["", "Failure # 1", "OSError: no room", f"(all of it: {whole})"]
+
+
+def test_a_summary_that_has_no_room_hides_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    failed = trial(7, "ERROR")
+    failed.last_result, failed.path, failed.trial_id = {"rapo": {"retrievals": 3}}, str(tmp_path / "file" / "trial"), "7"
+    manager = SimpleNamespace(checkpoint_config=SimpleNamespace(checkpoint_score_attribute=None), latest_checkpoint_result=None)
+    failed.run_metadata = SimpleNamespace(checkpoint_manager=manager)
+    close_run(Path("job.yaml"), [(ExperimentSpec("a", "RAPO", {}), [failed])], {"7": WarningWatch()}, interrupted=False)
+    said = capsys.readouterr()
+    assert f"{tmp_path}/file/trial/summary.json could not be written: [Errno 20] Not a directory" in said.err
+    assert "Your training failed. The same command with --resume goes on from the last checkpoint." in said.out
+    assert [line.split() for line in said.out.splitlines() if "retrievals" in line] == [["retrievals", "3"]]

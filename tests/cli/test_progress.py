@@ -39,6 +39,18 @@ def test_after_an_exploit_the_clone_names_its_new_settings_and_the_donor_goes_on
     ]
 
 
+@pytest.mark.parametrize("told", ["on_trial_error", "on_trial_recover"])
+def test_a_failed_trial_names_its_last_checkpoint(told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = TrainingReporter({}, defaultdict(WarningWatch))
+    for checkpoint in (SimpleNamespace(path="results/1/checkpoint_000003"), None):
+        getattr(reporter, told)(0, [], Trial(trial_id="1", path="results/1", checkpoint=checkpoint))
+    begin = "[PPO_1] failed; the whole error is in results/1/error.txt, "
+    assert capsys.readouterr().err.splitlines() == [
+        f"{begin}its last checkpoint is results/1/checkpoint_000003",
+        f"{begin}it has written no checkpoint",
+    ]
+
+
 def test_a_trials_folder_is_named_by_exact_numbers() -> None:
     given = {"lr": 1e-6, "a/lr2": 2.5e-7, "model/lora/rank": 8, "b/uri": "./b.db", "steps": [1, 2]}
     assert _folder(Trial(trial_id="1", evaluated_params=given)) == "PPO_1_lr=1e-06,lr2=2.5e-07,rank=8,uri=._b.db,steps=_1,_2"

@@ -5,6 +5,8 @@ Each learner of Ray takes 7 s, so the tests of a file share two; the last of the
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -25,7 +27,8 @@ from tiny_learner import TinyConfig, trajectory, trajectory_groups
 from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.checkpoints.algorithm import AlgorithmCheckpoints, save_training_state
-from rapo_rllib.errors import CheckpointError
+from rapo_rllib.errors import CheckpointError, LearnerError
+from rapo_rllib.learner import ranks
 from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.learner.ranks import RAPOLearnerGroup
 from rapo_rllib.settings import ObjectiveSettings
@@ -40,13 +43,15 @@ pytestmark = pytest.mark.usefixtures("ray_session")
 
 
 class LearnerThatFails(RAPOTorchLearner):
-    """Its rank 1 raises in the forward pass once it is broken."""
+    """Its rank 1 raises in the forward pass once it is broken, or ends; the other hears nothing of that end."""
 
-    broken = False
+    broken = ends = False
 
     def _micro_batch_loss(self, *args: Any) -> torch.Tensor:
         if self._learner_index == 1 and self.broken:
             raise OSError("a disk is gone")
+        if self.ends:
+            os.kill(os.getpid(), signal.SIGKILL) if self._learner_index else time.sleep(600)
         return super()._micro_batch_loss(*args)
 
 
@@ -199,3 +204,16 @@ def test_one_failure_is_an_error_for_all(two: RAPOLearnerGroup) -> None:
     with pytest.raises(Exception, match="forward and backward failed on 1 of 2 learners; learner 1: OSError: a disk is gone"):
         two.update(training_data=batch(4), timesteps=STEPS)
     assert time.monotonic() - start < 60
+    with pytest.raises(LearnerError, match="a learner has failed before"):
+        two.update(training_data=batch(4), timesteps=STEPS)
+
+
+def test_a_killed_learner_is_named_while_another_waits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "_LAST_ANSWERS_S", 0.5)
+    group = RAPOLearnerGroup(config=TinyConfig(folder, num_learners=2, learner_parallelism="ddp", **SETTINGS))
+    pids = answers(group, lambda _: os.getpid())
+    group.foreach_learner(lambda learner: setattr(learner, "ends", True))
+    with pytest.raises(LearnerError, match=rf"^learner 1 of 2 died in an update: .* pid: {pids[1]} "):
+        group.update(training_data=batch(4), timesteps=STEPS)
+    os.kill(pids[0], signal.SIGKILL)  # of a machine that is there no more it would hear nothing for half an hour
+    group.shutdown()

@@ -1,7 +1,8 @@
 """Faults on demand, in the processes of env runners: a file in ``env_config["folder"]`` asks for one.
 
-``kill`` ends a process while it samples, in ``engine`` vLLM fails there, ``load`` is an error while new weights are loaded, and
-with ``miss_1`` the first env runner's engine says that it has loaded them, and keeps the old ones.
+``kill`` ends a process while it samples, ``kill_learner_0`` that of the first learner in the middle of an update, in ``engine``
+vLLM fails there, ``load`` is an error while new weights are loaded, and with ``miss_1`` the first env runner's engine
+says that it has loaded them, and keeps the old ones.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from letters_env import Letters
 
 from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
+from rapo_rllib.learner.learner import RAPOTorchLearner
 
 _seen = 0  # calls of this process since a fault was asked for
 
@@ -77,3 +79,12 @@ class FaultyEngineRunner(RAPOEnvRunner):
 
         engine._engine.step, engine.weights.load = faulty_step, faulty_load
         return engine
+
+
+class FaultyLearner(RAPOTorchLearner):
+    """Before a pass, ``kill -9`` to its process if asked for: others wait for it in the sum of gradients."""
+
+    def _micro_batch_loss(self, *arguments: Any) -> Any:
+        if taken(Path(self.config.env_config["folder"]) / f"kill_learner_{self._learner_index}"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super()._micro_batch_loss(*arguments)

@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from buffer_helpers import experts
 
@@ -42,6 +43,13 @@ def fill_up(filler: Path) -> None:
                     file.write(b"x" * size)
             except OSError:
                 continue
+
+
+def fill_up_beside(*, algorithm: Any, result: dict[str, Any], **kwargs: Any) -> None:
+    """A callback: behind the iteration N, if a file ``fill_N`` lies in ``env_config["folder"]``, its disk is full."""
+    folder = Path(algorithm.config.env_config["folder"])
+    if (folder / f"fill_{result['training_iteration']}").exists():
+        fill_up(folder / "filler")
 
 
 def main(folder: Path) -> None:

@@ -52,8 +52,7 @@ def close_run(
         typer.echo("\nYour training was interrupted. The same command with --resume continues it.")
     else:
         _say_end(trials, watches)
-    checkpoints = [checkpoint for checkpoint in map(best_checkpoint, trials) if checkpoint]
-    if not checkpoints:
+    if not (checkpoints := [checkpoint for checkpoint in map(best_checkpoint, trials) if checkpoint]):
         typer.echo("No trial has written a checkpoint.")
         return
     typer.echo("Best available checkpoint for each trial:")
@@ -79,7 +78,7 @@ def _say_end(trials: list[Any], watches: Mapping[str, WarningWatch]) -> None:
     alarms = [(trial, warning) for trial in trials for warning in watches[trial.trial_id].holding if warning.name in ALARMS]
     if failed:
         some = f"{failed} of {len(trials)} trials failed." if failed < len(trials) else "Your training failed."
-        typer.secho(f"\n{some}", fg="red")
+        typer.secho(f"\n{some} The same command with --resume goes on from the last checkpoint.", fg="red")
     if alarms:
         typer.secho("\nYour training ended, but not as it was meant:", fg="red")
     for trial, warning in alarms:
@@ -97,16 +96,17 @@ def best_checkpoint(trial: Any) -> str | None:
 
 
 def _summarize(trial: Any, watch: WarningWatch) -> None:
-    summary = summary_of(trial.last_result or {}, best_checkpoint(trial), watch)
-    if summary is None:
+    if (summary := summary_of(trial.last_result or {}, best_checkpoint(trial), watch)) is None:
         return
     file = Path(trial.path) / "summary.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:  # of a full disk, which may be what ended the trial: that is still to be told
+        typer.secho(f"{file} could not be written: {error}", err=True, fg="red")
     typer.echo(f"\n{trial}  ({file})")
-    for key, value in summary.items():
-        if key == "warnings":
-            continue
+    for key in (*SUMMARY_KEYS, "checkpoint"):
+        value = summary[key]
         shown = f"{value:.3f}" if isinstance(value, float) else "-" if value is None else value
         typer.echo(f"  {key:<20} {shown}")
     for warning in watch.begun:
@@ -126,9 +126,7 @@ def summary_of(result: Mapping[str, Any], checkpoint: str | None, watch: Warning
 
 def _number(value: Any) -> int | float | None:
     """A plain number, which JSON can hold."""
-    if value is None:
-        return None
-    number = float(value)
+    number = math.nan if value is None else float(value)
     if not math.isfinite(number):
         return None
     return int(number) if number.is_integer() and not isinstance(value, float) else number

@@ -51,7 +51,10 @@ class TrainingReporter(Callback):
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """A trial failed."""
-        typer.secho(f"[{trial}] failed; the whole error is in {trial.path}/error.txt", err=True, fg="red")
+        last = f"its last checkpoint is {trial.checkpoint.path}" if trial.checkpoint else "it has written no checkpoint"
+        typer.secho(f"[{trial}] failed; the whole error is in {trial.path}/error.txt, {last}", err=True, fg="red")
+
+    on_trial_recover = on_trial_error  # Tune starts it again from there, as often as max_failures says
 
 
 def result_line(result: dict[str, Any], iterations: float | None = None) -> str:

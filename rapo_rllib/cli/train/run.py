@@ -105,8 +105,7 @@ def _train(
 ) -> list[Any]:
     """Run the trials of one experiment; returns them when all have ended."""
     scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
-    metric = None if scheduler is None else scheduler.metric
-    stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption, metric)
+    stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption, getattr(scheduler, "metric", None))
     experiment = Experiment(
         name=spec.name,
         run=spec.algorithm,
@@ -150,8 +149,8 @@ def _local(path: str | None) -> str | None:
 
 
 def _last_lines(trial: Any, count: int = 3) -> str:
-    file = Path(trial.path) / "error.txt"
-    if not file.exists():
-        return "no error file"
+    file, own = Path(trial.path) / "error.txt", Path(trial.error_file)  # Tune's, which copies it unless the disk is full
+    if not file.exists() or file.stat().st_size < own.stat().st_size:
+        file = own
     lines = [line for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return "\n  ".join(["", *lines[-count:], f"(all of it: {file})"])
