@@ -7,7 +7,7 @@ row, forward pass, chunks of logits, loss, hooks, optimiser. Only the kernel of 
 stand-in that keeps and allocates what the kernel does. Layers are not compiled, where a job says so: fused they keep less.
 
 A job that shards (``fsdp``) is counted whole, on one learner; its states are then divided by the learners. What FSDP gathers is
-counted of the model's own units: the root and two layers, weights and gradients.
+added up over the model's own units: weights of the root and of two layers, gradients of one layer.
 """
 
 from __future__ import annotations
@@ -194,6 +194,7 @@ def _on_one_rank(sizes: dict[str, int], model: Any, settings: Settings) -> dict[
     width = getattr(torch, settings.model.dtype).itemsize
     trained = sizes.pop(MASTERS, sizes[WEIGHTS])
     layer = sum(parameter.numel() for parameter in decoder_layers(model)[0].parameters())
-    whole = model.num_parameters() - (len(decoder_layers(model)) - 2) * layer
+    gradient = width if settings.model.master_weights is None else torch.float32.itemsize
+    root = model.num_parameters() - len(decoder_layers(model)) * layer
     divided = {line: -(-size // ranks) for line, size in {**sizes, WEIGHTS: trained}.items() if line in (*LINES[:4], STEP)}
-    return {**sizes, **divided, GATHERED: whole * (width + (width if settings.model.master_weights is None else 4))}
+    return {**sizes, **divided, GATHERED: root * width + layer * (2 * width + gradient)}

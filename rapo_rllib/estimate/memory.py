@@ -173,10 +173,9 @@ def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = Fals
 
     The peak comes
 
-    - after the layers, with ``12 D`` a token of the last norm, as the next: logits, ``p c V`` of ``c`` tokens at a time, and
-      under autocast 16-bit copies of matrices;
+    - after the layers: logits, ``p c V`` of ``c`` tokens, 16-bit copies of matrices; here and at the head ``12 D`` a token;
     - at the LM head: logits and their gradient, or the head's, of two chunks and their sum, ``3 p V D``;
-    - in the last layer: what it computes again, gradients of its MLP, ``2 p I`` a token; tied, the head's, ``w V D``;
+    - in the last layer: what it computes again, gradients of its MLP, ``2 p I`` a token; the head's gradient, ``w V D``;
     - or in the end, without activations: gradients of the embedding, ``w V D``; tied, three of it.
     """
     width, product = _itemsizes(model)
@@ -192,20 +191,21 @@ def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = Fals
     heads = 3 * head_low if row.scored > chunk else head_low + max(logits, head if autocast else 0)
     most = max(
         norm + head_copy + max(logits + softmax + early, 2 * logits + softmax, heads),
-        (whole + copies if recomputes else 0) + 2 * product * shape.intermediate * row.tokens + (head if shape.tied else 0),
+        (whole + copies if recomputes else 0) + 2 * product * shape.intermediate * row.tokens + head,
         (3 if shape.tied else 1) * head - activations,
     )
     return Part("activations", activations, "update"), Part("logits, gradients on their way", most, "update")
 
 
 def whole_bytes(shape: Shape, model: ModelSettings, shards: int) -> int:
-    """Return the most bytes of whole weights and gradients that a pass needs beside the shards: the root unit and two layers.
+    """Return the bytes of whole weights and gradients beside the shards: the root unit, two layers, gradients of one of them.
 
-    Gradients are at least float32 where there are masters; frozen weights have none.
+    Those are at least float32 where there are masters; frozen weights have none. The root's come when activations are gone.
     """
     width = ITEMSIZE[model.dtype]
     gradient = 0 if model.lora is not None else width if model.master_weights is None else FLOAT32
-    return (shape.parameters - (shape.layers - 2) * shape.layer) * (width + gradient) if shards > 1 else 0
+    root = shape.parameters - shape.layers * shape.layer
+    return root * width + shape.layer * (2 * width + gradient) if shards > 1 else 0
 
 
 def packed_bytes(shape: Shape, model: ModelSettings, itemsize: int) -> int:
