@@ -83,10 +83,10 @@ def test_only_the_first_learner_sends_and_saves() -> None:
 
 
 def test_shards_gather_while_they_compute() -> None:
-    """Gathered: root and two layers, 88 + 2 * 496 elements, twice, in 4 bytes."""
+    """Gathered: root and two layers, 88 + 2 * 496 elements, and gradients of one, in 4 bytes."""
     others = found(num_learners=2, num_env_runners=1, learner_parallelism="fsdp")["other learners"].host
     assert named(others)["weights"] == 2 * COUNT
-    assert named(others, "update")["gathered weights"] == 1080 * 8
+    assert named(others, "update")["gathered weights"] == (1080 + 496) * 4
     assert named(others, "sync") == {"weights as the engine has them": 2 * COUNT}
 
 
