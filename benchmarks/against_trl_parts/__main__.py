@@ -5,15 +5,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from against_trl_parts import held_out, ours, theirs
 from against_trl_parts.job import Job
 
 if __name__ == "__main__":
-    part, folder, policy, result = sys.argv[1], *map(Path, sys.argv[2:])
+    part, (folder, policy, result) = sys.argv[1], map(Path, sys.argv[2:])
     job = Job.read(folder)
     if part == "held_out":
-        held_out.evaluate(job, policy, result)
+        from against_trl_parts.held_out import evaluate
+
+        evaluate(job, policy, result)
     elif part == "ours":
+        from against_trl_parts import ours
+
         ours.train(job, folder, result)
     else:
+        from against_trl_parts import theirs
+
         theirs.train(job, folder, result, use_vllm=part == "trl_vllm")

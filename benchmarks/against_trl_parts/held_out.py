@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from vllm import LLM, SamplingParams
+
 from against_trl_parts.job import Job, Judge
 from rapo_rllib.envs.word_problems.env import WordProblems
 
 
 def evaluate(job: Job, policy: Path, file: Path) -> None:
     """Write the accuracy of ``policy`` on all held-out questions, and the tokens of a response."""
-    from vllm import LLM, SamplingParams
-
     llm = LLM(
         str(policy),
         tokenizer=job.model,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -117,8 +116,7 @@ class Rows:
             self.policies[len(self.rows)] = sum(row["seconds"] for row in self.rows)
             self._export(self._folder / f"policy-{len(self.rows)}")
 
-    def write(self, file: Path, started: float) -> None:
-        """Write the raw result; ``started``: when the process began to build its side, by the monotonic clock."""
-        trained = sum(row["seconds"] for row in self.rows)
-        raw = {"iterations": self.rows, "policies": self.policies, "seconds_in_all": time.monotonic() - started}
-        file.write_text(json.dumps({**raw, "training_s": trained}), encoding="utf-8")
+    def write(self, file: Path) -> None:
+        """Write the side's part of the raw result."""
+        raw = {"iterations": self.rows, "policies": self.policies, "training_s": sum(row["seconds"] for row in self.rows)}
+        file.write_text(json.dumps(raw), encoding="utf-8")

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 from against_trl_parts.job import ADVANTAGE_EPSILON, GRAD_CLIP, PROMPT_TOKENS, PROTOCOL, WEIGHT_DECAY, Job, Rows
+from rapo_rllib import RAPOConfig
 
 
-def config_of(job: Job) -> Any:
+def config_of(job: Job) -> RAPOConfig:
     """The job as a ``RAPOConfig``."""
-    from rapo_rllib import RAPOConfig
-
     config = RAPOConfig().environment("rapo/word_problems", env_config=job.env_config)
     config.training(
         preset="grpo",
@@ -40,7 +38,6 @@ def config_of(job: Job) -> Any:
 
 def train(job: Job, folder: Path, file: Path) -> None:
     """Train to the end; an iteration is a call of ``train()``."""
-    started = time.monotonic()
     algorithm = config_of(job).build_algo()
     rows, before = Rows(job, algorithm.export_policy, folder), 0
     for _ in range(job.iterations):
@@ -51,5 +48,5 @@ def train(job: Job, folder: Path, file: Path) -> None:
         reward = result["env_runners"]["episode_return_mean"]
         rows.add(seconds, timers["rollout"], timers["update"], tokens - before, reward)
         before = tokens
-    rows.write(file, started)
+    rows.write(file)
     algorithm.stop()

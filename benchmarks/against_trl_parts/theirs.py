@@ -8,52 +8,68 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
+from transformers import AutoTokenizer, TrainerCallback
+
 from against_trl_parts.job import GRAD_CLIP, PROMPT_TOKENS, WEIGHT_DECAY, Job, Judge, Rows
+from rapo_rllib.types import Question
+
+with warnings.catch_warnings():  # about the version of vLLM
+    warnings.simplefilter("ignore")
+    from trl import GRPOConfig, GRPOTrainer
 
 
-def train(job: Job, folder: Path, file: Path, use_vllm: bool = False) -> None:
-    """Train to the end; an iteration is an optimiser step with the generation before it."""
-    from datasets import Dataset
-    from transformers import AutoTokenizer, TrainerCallback
+class Correct:
+    """The reward function. A row of the data set has the number of its question."""
 
-    with warnings.catch_warnings():  # about the version of vLLM
-        warnings.simplefilter("ignore")
-        from trl import GRPOConfig, GRPOTrainer
+    __name__ = "correct"  # TRL's metrics are named by it
 
-    started = time.monotonic()
-    tokenizer = AutoTokenizer.from_pretrained(job.model)
-    judge, questions = Judge(job, tokenizer), job.questions_in_order()
-    asked = {"prompt": [Judge.messages(question) for question in questions], "number": list(range(len(questions)))}
+    def __init__(self, judge: Judge, questions: Sequence[Question]) -> None:
+        self.judge, self.questions, self.mean = judge, questions, 0.0
 
-    class Timed(GRPOTrainer):
-        rollout_s, tokens, reward = 0.0, 0, 0.0  # of the present iteration
-
-        def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
-            began = time.perf_counter()
-            found: dict[str, Any] = super()._generate_and_score_completions(inputs)
-            self.rollout_s, self.tokens = time.perf_counter() - began, int(found["completion_mask"].sum())
-            asked = found["prompt_ids"][0][found["prompt_mask"][0].bool()].tolist()
-            if asked != judge.prompt_ids(questions[inputs[0]["number"]]):
-                raise RuntimeError(f"TRL's prompt is not ours: {tokenizer.decode(asked)!r}")
-            return found
-
-    class Clock(TrainerCallback):
-        began = 0.0
-
-        def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-            self.began = time.perf_counter()
-
-        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-            seconds = time.perf_counter() - self.began
-            rows.add(seconds, trainer.rollout_s, seconds - trainer.rollout_s, trainer.tokens, trainer.reward)
-
-    def correct(completion_ids: Sequence[Sequence[int]], number: Sequence[int], **kwargs: Any) -> list[float]:
-        rewards = [judge.reward(questions[n], ids) for n, ids in zip(number, completion_ids, strict=True)]
-        trainer.reward = sum(rewards) / len(rewards)
+    def __call__(self, completion_ids: Sequence[Sequence[int]], number: Sequence[int], **kwargs: Any) -> list[float]:
+        """One reward a response."""
+        rewards = [self.judge.reward(self.questions[n], ids) for n, ids in zip(number, completion_ids, strict=True)]
+        self.mean = sum(rewards) / len(rewards)
         return rewards
 
+
+class TimedTrainer(GRPOTrainer):
+    """``GRPOTrainer`` that notes seconds and tokens of its last generation."""
+
+    correct: Correct
+    rollout_s, tokens = 0.0, 0
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        began = time.perf_counter()
+        found: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        self.rollout_s, self.tokens = time.perf_counter() - began, int(found["completion_mask"].sum())
+        asked = found["prompt_ids"][0][found["prompt_mask"][0].bool()].tolist()
+        ours = self.correct.judge.prompt_ids(self.correct.questions[inputs[0]["number"]])
+        if asked != ours:
+            raise RuntimeError(f"TRL's prompt {asked} is not ours: {ours}")
+        return found
+
+
+class Clock(TrainerCallback):
+    """Times iterations: ``rows`` takes them."""
+
+    def __init__(self, trainer: TimedTrainer, rows: Rows) -> None:
+        self._trainer, self._rows, self._began = trainer, rows, 0.0
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Before generation."""
+        self._began = time.perf_counter()
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """Behind the optimiser step."""
+        seconds, trainer = time.perf_counter() - self._began, self._trainer
+        self._rows.add(seconds, trainer.rollout_s, seconds - trainer.rollout_s, trainer.tokens, trainer.correct.mean)
+
+
+def _config(job: Job, folder: Path, use_vllm: bool) -> GRPOConfig:
     batch = min(job.trl_batch, job.questions * job.group_size)
-    arguments = GRPOConfig(
+    return GRPOConfig(
         str(folder / "trl"),
         per_device_train_batch_size=batch,
         gradient_accumulation_steps=job.questions * job.group_size // batch,
@@ -80,14 +96,22 @@ def train(job: Job, folder: Path, file: Path, use_vllm: bool = False) -> None:
         report_to=[],
         disable_tqdm=True,
     )
-    trainer: Any = Timed(
+
+
+def train(job: Job, folder: Path, file: Path, use_vllm: bool = False) -> None:
+    """Train to the end; an iteration is an optimiser step with the generation before it."""
+    tokenizer, questions = AutoTokenizer.from_pretrained(job.model), job.questions_in_order()
+    asked = {"prompt": [Judge.messages(question) for question in questions], "number": list(range(len(questions)))}
+    correct = Correct(Judge(job, tokenizer), questions)
+    trainer = TimedTrainer(
         model=job.model,
         reward_funcs=correct,
-        args=arguments,
+        args=_config(job, folder, use_vllm),
         train_dataset=Dataset.from_dict(asked),
         processing_class=tokenizer,
-        callbacks=[Clock()],
     )
+    trainer.correct = correct
     rows = Rows(job, trainer.save_model, folder)
+    trainer.add_callback(Clock(trainer, rows))
     trainer.train()
-    rows.write(file, started)
+    rows.write(file)

@@ -25,7 +25,7 @@ def test_seconds_until_an_accuracy_are_those_of_the_first_crossing(accuracy: flo
 
 
 def test_an_accuracy_that_the_model_has_before_training_is_refused() -> None:
-    with pytest.raises(ValueError, match="--accuracy 0.1: the model has 0.1 before training"):
+    with pytest.raises(ValueError, match=r"--accuracy 0\.1: the model has 0\.1 before training"):
         seconds_until(RISING, 0.1)
 
 
