@@ -22,8 +22,9 @@ TRL with its own generation has no use.
 Seconds are those of training: an iteration from its first question to its new weights (TRL: from ``on_step_begin`` to
 ``on_step_end``). Start, exports and evaluations are outside. ``rollout``: generation, rewards; ``update``: the optimiser step
 (the transfer of weights to our engine is in the iteration's seconds alone; with ``trl_vllm`` it is in the rollout). Tokens are
-those of responses, on both sides. Memory: the proportional set size of all processes of the run, Ray's included, sampled once a
-second. Accuracy: the exported policies, in processes of their own, by vLLM, greedy, on held-out questions.
+those of responses, on both sides; in ``update`` those in the loss: groups whose rewards are all equal have no gradient, and our
+learner leaves them out (``trained_share``). Memory: the proportional set size of all processes of the run, Ray's included,
+sampled once a second. Accuracy: the exported policies, in processes of their own, by vLLM, greedy, on held-out questions.
 """
 
 from __future__ import annotations

@@ -66,17 +66,18 @@ def time_ratio(theirs: Mapping[int, Curve], ours: Mapping[int, Curve], accuracy:
 
 
 def figures(raw: Raw) -> dict[str, float]:
-    """The figures of a run: medians over its iterations, the first left out where there are others (it loads and compiles)."""
+    """The figures of a run; of its iterations the first is left out where there are others (it loads and compiles)."""
     rows = raw["iterations"][1:] or raw["iterations"]
 
-    def median(values: list[float]) -> float:
-        return float(statistics.median(values))
+    def sum_of(name: str) -> float:
+        return float(sum(row[name] for row in rows))
 
     return {
-        "seconds_an_iteration": median([row["seconds"] for row in rows]),
-        "rollout_tokens_per_s": median([row["tokens"] / row["rollout_s"] for row in rows]),
-        "update_tokens_per_s": median([row["tokens"] / row["update_s"] for row in rows]),
-        "tokens_an_iteration": median([row["tokens"] for row in rows]),
+        "seconds_an_iteration": float(statistics.median(row["seconds"] for row in rows)),
+        "rollout_tokens_per_s": sum_of("tokens") / sum_of("rollout_s"),
+        "update_tokens_per_s": sum_of("trained") / sum_of("update_s"),
+        "trained_share": sum_of("trained") / sum_of("tokens"),
+        "tokens_an_iteration": sum_of("tokens") / len(rows),
         "peak_memory_gb": raw["peak_memory_gb"],
         "training_s": raw["training_s"],
         "accuracy_before": raw["held_out"][0][1],

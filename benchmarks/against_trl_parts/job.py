@@ -108,9 +108,10 @@ class Rows:
         self.rows: list[dict[str, float]] = []
         self.policies: dict[int, float] = {}  # seconds of training, by iteration; exports take none of them
 
-    def add(self, seconds: float, rollout_s: float, update_s: float, tokens: int, reward: float) -> None:
-        """Note an iteration; ``tokens`` are those of its responses. Writes the policy where it is due."""
-        row = {"seconds": seconds, "rollout_s": rollout_s, "update_s": update_s, "tokens": tokens, "reward": reward}
+    def add(self, seconds: float, rollout_s: float, update_s: float, tokens: int, trained: int, reward: float) -> None:
+        """Note an iteration, and write the policy where it is due; ``trained``: tokens of responses that are in the loss."""
+        row = {"seconds": seconds, "rollout_s": rollout_s, "update_s": update_s}
+        row |= {"tokens": tokens, "trained": trained, "reward": reward}
         self.rows.append(row)
         if self._job.policy_due(len(self.rows)):
             self.policies[len(self.rows)] = sum(row["seconds"] for row in self.rows)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from ray.rllib.core import DEFAULT_MODULE_ID
+
 from against_trl_parts.job import ADVANTAGE_EPSILON, GRAD_CLIP, PROMPT_TOKENS, PROTOCOL, WEIGHT_DECAY, Job, Rows
 from rapo_rllib import RAPOConfig
 
@@ -46,7 +48,8 @@ def train(job: Job, folder: Path, file: Path) -> None:
         seconds, timers = time.perf_counter() - began, result["timers"]
         tokens = algorithm.run_summary.policy_tokens
         reward = result["env_runners"]["episode_return_mean"]
-        rows.add(seconds, timers["rollout"], timers["update"], tokens - before, reward)
+        trained = result["learners"][DEFAULT_MODULE_ID]["num_tokens"]  # without groups whose rewards are all equal
+        rows.add(seconds, timers["rollout"], timers["update"], tokens - before, int(trained), reward)
         before = tokens
     rows.write(file)
     algorithm.stop()

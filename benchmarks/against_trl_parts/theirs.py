@@ -64,7 +64,8 @@ class Clock(TrainerCallback):
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         """Behind the optimiser step."""
         seconds, trainer = time.perf_counter() - self._began, self._trainer
-        self._rows.add(seconds, trainer.rollout_s, seconds - trainer.rollout_s, trainer.tokens, trainer.correct.mean)
+        times = (seconds, trainer.rollout_s, seconds - trainer.rollout_s)
+        self._rows.add(*times, trainer.tokens, trainer.tokens, trainer.correct.mean)
 
 
 def _config(job: Job, folder: Path, use_vllm: bool) -> GRPOConfig:

@@ -48,7 +48,8 @@ def test_a_side_that_does_not_get_there_counts_with_all_its_seconds_and_is_named
 
 
 def raw(seconds: float, memory: float) -> dict[str, Any]:
-    rows = [{"seconds": s, "rollout_s": s / 2, "update_s": s / 4, "tokens": 100} for s in (99.0, seconds, seconds)]
+    row = {"tokens": 100, "trained": 50}
+    rows = [{"seconds": s, "rollout_s": s / 2, "update_s": s / 4, **row} for s in (99.0, seconds, seconds)]
     return {"iterations": rows, "held_out": [[0.0, 0.1], [10 * seconds, 0.6]], "peak_memory_gb": memory, "training_s": 1.0}
 
 
@@ -59,7 +60,8 @@ def test_the_report_leaves_out_the_first_iteration_and_says_what_was_skipped() -
     ratios = {name: report[name]["mean"] for name in ("seconds_ratio", "memory_ratio", "time_to_accuracy_ratio")}
     assert ratios == pytest.approx({"seconds_ratio": 4.0, "memory_ratio": 1.5, "time_to_accuracy_ratio": 4.0})
     ours = report["figures"]["ours"][0]
-    assert (ours["seconds_an_iteration"], ours["rollout_tokens_per_s"], ours["update_tokens_per_s"]) == (2.0, 100.0, 200.0)
+    assert (ours["seconds_an_iteration"], ours["rollout_tokens_per_s"], ours["update_tokens_per_s"]) == (2.0, 100.0, 100.0)
+    assert ours["trained_share"] == 0.5 and ours["tokens_an_iteration"] == 100.0
     assert "trl_vllm_seconds_ratio" in compare({"ours": {0: raw(2.0, 3.0)}, "trl_vllm": {0: raw(8.0, 4.5)}}, 0.35)
 
 
@@ -73,5 +75,5 @@ def test_policies_are_written_outside_the_seconds_of_training(tmp_path: Path) ->
     written: list[str] = []
     rows = Rows(job(), lambda folder: written.append(folder.name), tmp_path)
     for _ in range(5):
-        rows.add(seconds=2.0, rollout_s=1.0, update_s=0.5, tokens=9, reward=0.0)
+        rows.add(seconds=2.0, rollout_s=1.0, update_s=0.5, tokens=9, trained=9, reward=0.0)
     assert written == ["policy-2", "policy-4", "policy-5"] and rows.policies == {2: 4.0, 4: 8.0, 5: 10.0}
