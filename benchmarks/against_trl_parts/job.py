@@ -11,16 +11,24 @@ from typing import Any
 
 from rapo_rllib.envs.cursor import QuestionCursor
 from rapo_rllib.envs.word_problems.env import WordProblems
+from rapo_rllib.protocol.chat import said_before
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.settings.knobs import build
 from rapo_rllib.types import Question
 
 FILE = "job.json"
-PROTOCOL = {
+PROTOCOL: dict[str, Any] = {
     "format": "native",  # the chat template's own turns, which end with its token: as TRL writes and ends them
-    "system_prompt": "Solve the problem in one short line. End it with the answer as \\boxed{number}.",
+    "system_prompt": "Solve the problem. Write the calculation, then the answer as \\boxed{number}.",
+    "examples": [  # without them the model rambles, and is right three times of a hundred
+        ["Tom has 3 apples and buys 5 more. How many apples does he have?", "Tom has 3 + 5 = 8 apples. \\boxed{8}"],
+        ["Ann had 14 pens and lost 6. How many pens are left?", "Ann has 14 - 6 = 8 pens left. \\boxed{8}"],
+        ["A box holds 4 cups. How many cups do 6 boxes hold?", "The boxes hold 4 * 6 = 24 cups. \\boxed{24}"],
+        ["Sam shares 12 nuts equally among 3 friends. How many does each get?", "Each gets 12 / 3 = 4 nuts. \\boxed{4}"],
+    ],
 }
-TRAIN_QUESTIONS, PROMPT_TOKENS = 2000, 160  # the second: at most
+TRAIN_QUESTIONS, PROMPT_TOKENS = 2000, 384  # the second: at most
 ENGINE_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -80,17 +88,17 @@ class Judge:
     """The environment and the prompt of the job, for whoever does not run them inside our rollout."""
 
     def __init__(self, job: Job, tokenizer: Any) -> None:
+        self._settings = build(ProtocolSettings, PROTOCOL)
         self._env = WordProblems({**job.env_config, "protocol": PROTOCOL})
-        self._chat = make_protocol(tokenizer, ProtocolSettings(**PROTOCOL), self._env)
+        self._chat = make_protocol(tokenizer, self._settings, self._env)
 
     def prompt_ids(self, question: Question) -> list[int]:
         """Tokens of the prompt, as our rollout makes it."""
         return self._chat.prompt_ids(question.text, question)
 
-    @staticmethod
-    def messages(question: Question) -> list[dict[str, str]]:
+    def messages(self, question: Question) -> list[dict[str, Any]]:
         """The same prompt as turns."""
-        return [{"role": "system", "content": PROTOCOL["system_prompt"]}, {"role": "user", "content": question.text}]
+        return said_before(question.text, question, self._settings.system_prompt, self._settings)
 
     def reward(self, question: Question, token_ids: Sequence[int]) -> float:
         """1 for a right answer, else 0: the reward of training, and of a greedy response its share of the accuracy."""

@@ -102,8 +102,8 @@ def _config(job: Job, folder: Path, use_vllm: bool) -> GRPOConfig:
 def train(job: Job, folder: Path, file: Path, use_vllm: bool = False) -> None:
     """Train to the end; an iteration is an optimiser step with the generation before it."""
     tokenizer, questions = AutoTokenizer.from_pretrained(job.model), job.questions_in_order()
-    asked = {"prompt": [Judge.messages(question) for question in questions], "number": list(range(len(questions)))}
     correct = Correct(Judge(job, tokenizer), questions)
+    asked = {"prompt": [correct.judge.messages(question) for question in questions], "number": list(range(len(questions)))}
     trainer = TimedTrainer(
         model=job.model,
         reward_funcs=correct,
