@@ -17,6 +17,7 @@ from pages import REPOSITORY
 from run_folders import write_trial
 
 FORMS = {  # DATA and JSON are replaced; other files are in the folder of the test; a name's second word is for another form
+    "against_trl": "--short --seeds 0-0 --side both --accuracy 1 --json-dir raw --json JSON",
     "buffer_import": "--data DATA/traces/gsm8k_train_human_calc.jsonl.gz --traces 100 --json JSON",
     "gpu": "--small --json JSON",
     "learner": "--short --json JSON",
