@@ -6,6 +6,7 @@ seconds, and gymnasium may not be there, so ``import rapo_rllib`` imports neithe
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -21,7 +22,7 @@ def register() -> None:
     """Register now where RLlib or gymnasium is loaded already, else as soon as it is."""
     for name, add in _TABLES.items():
         if name in sys.modules:
-            add(sys.modules[name])
+            add(importlib.import_module(name))  # which another thread may still be at
         else:
             sys.meta_path.insert(0, _TableFinder(name, add))
     if _ALGORITHMS in sys.modules:
@@ -63,12 +64,16 @@ class _TableFinder(importlib.abc.MetaPathFinder):
         if fullname != self._name:
             return None
         sys.meta_path.remove(self)
-        spec: Any = importlib.util.find_spec(fullname)
+        try:
+            spec: Any = importlib.util.find_spec(fullname)
+        finally:
+            sys.meta_path.insert(0, self)  # until it is loaded: this may have been a look alone
         if spec is not None:
             run = spec.loader.exec_module
 
             def run_and_add(module: ModuleType) -> None:
                 run(module)
+                sys.meta_path.remove(self)
                 self._add(module)
 
             spec.loader = SimpleNamespace(create_module=spec.loader.create_module, exec_module=run_and_add)

@@ -10,6 +10,11 @@ from places import REPOSITORY
 
 RLLIB_FIRST = "import ray.rllib.algorithms.registry\nimport rapo_rllib"
 RAPO_FIRST = "import rapo_rllib"
+LOOKED_FOR = """
+import importlib.util, rapo_rllib
+for name in ("ray.rllib.algorithms.registry", "gymnasium.envs.registration"):
+    importlib.util.find_spec(name)
+"""
 WITHOUT = """
 import sys
 sys.path.insert(0, "benchmarks")
@@ -33,7 +38,7 @@ print("known")
 """
 
 
-@pytest.mark.parametrize("order", [RLLIB_FIRST, RAPO_FIRST], ids=["rllib first", "rapo first"])
+@pytest.mark.parametrize("order", [RLLIB_FIRST, RAPO_FIRST, LOOKED_FOR], ids=["rllib first", "rapo first", "looked for"])
 def test_known_by_name(order: str) -> None:
     run_python(f"{order}\n{CHECK}")
 

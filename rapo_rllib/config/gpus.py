@@ -127,14 +127,17 @@ def _check_fractions(settings: Settings) -> None:
 
 def _check_memory(settings: Settings) -> None:
     """Engines on one GPU; those of an evaluation may have shares of their own, and any may come together."""
-    rllib, given = settings.rllib, (settings.rllib.evaluation_config or {}).get("engine")
-    evaluating = settings.engine if given is None else build(EngineSettings, given)
-    shares = [settings.engine.gpu_memory_utilization] * max(1, rllib.num_env_runners)
-    shares += [evaluating.gpu_memory_utilization] * rllib.evaluation_num_env_runners
-    gpus = rllib.num_gpus_per_env_runner
-    together = sorted(shares)[-int(1 / gpus + 1e-9) :] if 0 < gpus < 1 else shares[:1]
-    if sum(together) > 1 + 1e-9:
-        raise ValueError(
-            f"engine.gpu_memory_utilization = {together[-1]:g} with num_gpus_per_env_runner = {gpus:g}: {len(together)} "
-            f"engines on one GPU would take all of its memory and more; set it to at most {1 / len(together):.2g}"
-        )
+    rllib, given = settings.rllib, settings.rllib.evaluation_config or {}
+    evaluating = build(EngineSettings, given["engine"]) if given.get("engine") else settings.engine
+    gpus, own_gpus = rllib.num_gpus_per_env_runner, given.get("num_gpus_per_env_runner", rllib.num_gpus_per_env_runner)
+    training = [(settings.engine.gpu_memory_utilization, "")] * max(1, rllib.num_env_runners)
+    evaluations = [(evaluating.gpu_memory_utilization, "evaluation_config.")] * rllib.evaluation_num_env_runners
+    apart = [(training, gpus), (evaluations, own_gpus)]
+    for shares, part in apart if own_gpus != gpus else [(training + evaluations, gpus)]:
+        together = sorted(shares, reverse=True)[: int(1 / part + 1e-9)] if 0 < part < 1 else []
+        if sum(share for share, _ in together) > 1 + 1e-9:
+            share, whose = together[0]
+            raise ValueError(
+                f"{whose}engine.gpu_memory_utilization = {share:g} with num_gpus_per_env_runner = {part:g}: {len(together)} "
+                f"engines on one GPU would take all of its memory and more; set it to at most {1 / len(together):.2g}"
+            )

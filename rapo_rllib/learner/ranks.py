@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ray.exceptions import RayActorError
+from ray.exceptions import RayError, RayTaskError
 from ray.rllib.core import COMPONENT_LEARNER
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.annotations import override
@@ -22,7 +22,7 @@ from ray.rllib.utils.typing import StateDict
 from rapo_rllib.errors import LearnerError
 
 _LOOK_S = 1.0  # between two looks at an update
-_LAST_ANSWERS_S = 10.0  # of the other learners, once one has failed
+_DEATH_S = 60.0  # in which Ray finds out that a node is gone, where another learner has failed for it
 
 
 class Ranks:
@@ -86,6 +86,12 @@ class Ranks:
                     dist.broadcast(parameter, src=0)
 
 
+def _death(answer: Any) -> RayError | None:
+    """Why the process that was asked has ended; None if it has answered, be it with an error of its own."""
+    error = answer.get()
+    return error if isinstance(error, RayError) and not isinstance(error, RayTaskError) else None
+
+
 class RAPOLearnerGroup(LearnerGroup):
     """RLlib's learner group, of learners that act together: a dead one is noticed, and state is asked of all at once.
 
@@ -104,14 +110,15 @@ class RAPOLearnerGroup(LearnerGroup):
             return found
         if workers.num_healthy_actors() < len(self):
             raise LearnerError("a learner has failed before, and RLlib asks it no more: go on from a checkpoint")
+        workers.fetch_ready_async_reqs(timeout_seconds=None)  # of an update that was interrupted
         super().update(**kwargs, async_update=True)
         answers: list[Any] = []
         while workers.num_outstanding_async_reqs() and all(answer.ok for answer in answers):
             answers += workers.fetch_ready_async_reqs(timeout_seconds=_LOOK_S).result_or_errors
-        if not all(answer.ok for answer in answers):
-            answers += workers.fetch_ready_async_reqs(timeout_seconds=_LAST_ANSWERS_S).result_or_errors
+        if not all(answer.ok for answer in answers) and not any(map(_death, answers)):
+            answers += workers.fetch_ready_async_reqs(timeout_seconds=_DEATH_S).result_or_errors
         for answer in answers:
-            if isinstance(error := answer.get(), RayActorError):
+            if error := _death(answer):
                 told = " ".join(str(error).split())
                 raise LearnerError(f"learner {answer.actor_id} of {len(self)} died in an update: {told}") from error
         return self._get_results(sorted(answers, key=lambda answer: answer.actor_id))

@@ -297,9 +297,9 @@ def _clipped(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _skipped_steps(rows: Sequence[Row], past: Past) -> Finding:
-    skipped = rows[-1].get(_LEARNED + "num_skipped_steps", 0.0)
-    text = f"{skipped:.0f} optimiser steps were skipped: loss or gradient was not finite"
-    return (text, "lower lr or grad_clip") if skipped else None
+    if not (skipped := rows[-1].get(_LEARNED + "num_skipped_steps", 0.0)):
+        return None
+    return f"{skipped:.0f} optimiser steps were skipped: loss or gradient was not finite", "lower lr or grad_clip"
 
 
 def _unscored(rows: Sequence[Row], past: Past) -> Finding:
@@ -316,13 +316,14 @@ def _lost_env_runners(rows: Sequence[Row], past: Past) -> Finding:
     """Those that a streamed rollout lost of late, and what RLlib has counted since the start, of evaluation's own too."""
     lost = sum(row.get("sampling/env_runners_lost", 0.0) for row in rows[-RECENT:])
     names = ("num_remote_worker_restarts", "num_env_runners_dropped_lifetime", "num_healthy_workers")
+    evaluated = next((row for row in reversed(rows) if f"evaluation/{names[0]}" in row), {})  # not in each iteration
     restarts, dropped, left = (
-        sum(rows[-1].get(f"{whose}/{name}", 0.0) for whose in ("fault_tolerance", "evaluation")) for name in names
+        rows[-1].get(f"fault_tolerance/{name}", 0.0) + evaluated.get(f"evaluation/{name}", 0.0) for name in names
     )
     if not lost + restarts + dropped:
         return None
-    so_far = f"so far {restarts:.0f} were restarted and {dropped:.0f} did not answer in time; {left:.0f} are at work"
-    return f"env runners were lost, {lost:.0f} of late; {so_far}", "see the log for why; often it is memory"
+    counts = f"{lost:.0f} of late; so far {restarts:.0f} were restarted and {dropped:.0f} did not answer in time; {left:.0f}"
+    return f"env runners were lost, {counts} are at work", "see the log for why; often it is memory"
 
 
 RULES: Mapping[str, Rule] = {

@@ -119,6 +119,10 @@ def test_an_error_is_told_where_its_copy_beside_the_results_is_not_whole(tmp_pat
     assert told.split("\n  ") == ["", "Failure # 1", "OSError: no room", f"(all of it: {whole})"]
 
 
+def test_an_error_without_a_file_is_told_as_that(tmp_path: Path) -> None:
+    assert _last_lines(SimpleNamespace(path=str(tmp_path), error_file=None)) == "no error file"
+
+
 def test_a_summary_that_has_no_room_hides_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     failed = trial(7, "ERROR")
@@ -128,5 +132,5 @@ def test_a_summary_that_has_no_room_hides_no_failure(tmp_path: Path, capsys: pyt
     close_run(Path("job.yaml"), [(ExperimentSpec("a", "RAPO", {}), [failed])], {"7": WarningWatch()}, interrupted=False)
     said = capsys.readouterr()
     assert f"{tmp_path}/file/trial/summary.json could not be written: [Errno 20] Not a directory" in said.err
-    assert "Your training failed. The same command with --resume goes on from the last checkpoint." in said.out
+    assert "Your training failed.\nNo trial has written a checkpoint." in said.out
     assert [line.split() for line in said.out.splitlines() if "retrievals" in line] == [["retrievals", "3"]]

@@ -62,7 +62,7 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
         ),
         (
             {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.8}}},
-            "engine.gpu_memory_utilization = 0.8 with num_gpus_per_env_runner = 0.5: 2 engines on one GPU would take",
+            "evaluation_config.engine.gpu_memory_utilization = 0.8 with num_gpus_per_env_runner = 0.5: 2 engines on one",
         ),
         (
             {"engine": {"extra": {"hf_overrides": {"text_config": {"quantization_config": {}}}}}},
@@ -95,6 +95,7 @@ def test_what_would_crash_is_refused(keys: dict[str, Any], message: str) -> None
         },
         {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.6}}},
         {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.8}}, "num_gpus_per_env_runner": 1},
+        {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.9}, "num_gpus_per_env_runner": 1}},
         {
             "engine": {
                 "extra": {

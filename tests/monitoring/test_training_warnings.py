@@ -103,6 +103,12 @@ def test_one_odd_batch_warns_of_nothing(name: str) -> None:
     assert name not in {warning.name for warning in warnings_of(results, CONFIG)}
 
 
+def test_what_an_evaluation_lost_is_said_until_the_next_one() -> None:
+    lost = {"evaluation/num_remote_worker_restarts": 1, "evaluation/num_healthy_workers": 2}
+    found = {warning.name: warning.text for warning in warnings_of([changed({}), changed(lost), changed({})], CONFIG)}
+    assert "so far 1 were restarted" in found["lost_env_runners"] and "2 are at work" in found["lost_env_runners"]
+
+
 def test_half_failing_is_said_at_once() -> None:
     half = {SAMPLED + "ends/error": 32.0}
     assert "50% of the trajectories failed" in after(half, count=1)["failed_trajectories"].text

@@ -74,11 +74,12 @@ def _goal(spec: ExperimentSpec) -> tuple[str | None, str]:
 
 def _say_end(trials: list[Any], watches: Mapping[str, WarningWatch]) -> None:
     """Say that the training finished, unless trials failed or an alarm holds: then say that."""
-    failed = sum(trial.status == "ERROR" for trial in trials)
+    failed = [trial for trial in trials if trial.status == "ERROR"]
     alarms = [(trial, warning) for trial in trials for warning in watches[trial.trial_id].holding if warning.name in ALARMS]
     if failed:
-        some = f"{failed} of {len(trials)} trials failed." if failed < len(trials) else "Your training failed."
-        typer.secho(f"\n{some} The same command with --resume goes on from the last checkpoint.", fg="red")
+        some = f"{len(failed)} of {len(trials)} trials failed." if len(failed) < len(trials) else "Your training failed."
+        hint = " The same command with --resume goes on from the last checkpoint." if any(map(best_checkpoint, failed)) else ""
+        typer.secho(f"\n{some}{hint}", fg="red")
     if alarms:
         typer.secho("\nYour training ended, but not as it was meant:", fg="red")
     for trial, warning in alarms:

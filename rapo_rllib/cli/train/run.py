@@ -54,12 +54,13 @@ def run_experiments(file: Path, specs: list[ExperimentSpec], needed: list[dict[s
                 if not interruption.requested:
                     trained.append((spec, _train(spec, interruption, watches, options)))
             close_run(file, trained, watches, interrupted=interruption.requested)
+            # as long as Ray runs, which knows where Tune's own files are
+            failed = [(trial, _last_lines(trial)) for _, trials in trained for trial in trials if trial.status == "ERROR"]
     except KeyboardInterrupt:
         typer.secho("Aborted.", err=True, fg="red")
         return 130
-    failed = [trial for _, trials in trained for trial in trials if trial.status == "ERROR"]
-    for trial in failed:
-        typer.secho(f"{trial} failed: {_last_lines(trial)}", err=True, fg="red")
+    for trial, lines in failed:
+        typer.secho(f"{trial} failed: {lines}", err=True, fg="red")
     if failed:
         typer.secho(f"All that the processes on this machine said is in {logs}", err=True, fg="red")
     return 1 if failed else 0
@@ -149,8 +150,10 @@ def _local(path: str | None) -> str | None:
 
 
 def _last_lines(trial: Any, count: int = 3) -> str:
-    file, own = Path(trial.path) / "error.txt", Path(trial.error_file)  # Tune's, which copies it unless the disk is full
-    if not file.exists() or file.stat().st_size < own.stat().st_size:
-        file = own
+    copy = Path(trial.path) / "error.txt"
+    own = Path(trial.error_file or copy)  # Tune's, which copies it unless the disk is full
+    copied = copy.exists() and (not own.exists() or copy.stat().st_size == own.stat().st_size)
+    if not (file := copy if copied else own).exists():
+        return "no error file"
     lines = [line for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return "\n  ".join(["", *lines[-count:], f"(all of it: {file})"])
