@@ -99,17 +99,17 @@ class RAPOLearnerGroup(LearnerGroup):
         Raises:
             LearnerError: the process of a learner ended, or one has failed before.
         """
-        if self.is_local:
-            found: list[StateDict] = super().update(**kwargs)
-            return found
-        if self._worker_manager.num_healthy_actors() < len(self):
+        learners: Any = self._worker_manager
+        if learners is None:  # one, in this process
+            return super().update(**kwargs)
+        if learners.num_healthy_actors() < len(self):
             raise LearnerError("a learner has failed before, and RLlib asks it no more: go on from a checkpoint")
         super().update(**kwargs, async_update=True)
         answers: list[Any] = []
-        while self._worker_manager.num_outstanding_async_reqs() and all(answer.ok for answer in answers):
-            answers += self._worker_manager.fetch_ready_async_reqs(timeout_seconds=_LOOK_S).result_or_errors
+        while learners.num_outstanding_async_reqs() and all(answer.ok for answer in answers):
+            answers += learners.fetch_ready_async_reqs(timeout_seconds=_LOOK_S).result_or_errors
         if not all(answer.ok for answer in answers):
-            answers += self._worker_manager.fetch_ready_async_reqs(timeout_seconds=_LAST_ANSWERS_S).result_or_errors
+            answers += learners.fetch_ready_async_reqs(timeout_seconds=_LAST_ANSWERS_S).result_or_errors
         for answer in answers:
             if isinstance(error := answer.get(), RayActorError):
                 told = " ".join(str(error).split())
