@@ -17,7 +17,7 @@ PURE = (
     "agents/test_journal.py",
     "agents/test_selection.py",
     "attention/test_flex.py",
-    "benchmarks/test_against_trl.py",
+    "benchmarks/test_against_trl_parts.py",
     "batching/test_chunked_logprobs.py",
     "batching/test_prefix_tree.py",
     "cli/test_yaml_text.py",
