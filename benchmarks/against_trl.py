@@ -66,7 +66,7 @@ def main() -> None:
     runs: dict[str, dict[int, Any]] = {side: {} for side in sides}
     for side, seed in turns(sides, seeds_of(arguments.seeds)):
         file = arguments.json_dir / f"against-trl-{side}-seed-{seed}.json"
-        if not is_done(file, job.settings):
+        if not is_done(file, job.settings) or "skipped" in json.loads(file.read_text(encoding="utf-8")):
             raw = run(side, replace(job, seed=seed), arguments.folder.resolve() / f"{side}-seed-{seed}")
             file.write_text(json.dumps(raw, indent=1) + "\n", encoding="utf-8")
         runs[side][seed] = json.loads(file.read_text(encoding="utf-8"))
@@ -104,7 +104,7 @@ def run(side: str, job: Any, folder: Path) -> dict[str, Any]:
     code, peak = watched(side, folder, folder)
     if code:
         log = (folder / f"{side}.log").read_text(encoding="utf-8", errors="replace")
-        error = [*log.splitlines()[-1:], *ERROR.findall(log)][-1]
+        error = ["no output", *log.splitlines()[-1:], *ERROR.findall(log)][-1]
         if side != "trl_vllm":
             sys.exit(f"{side}, seed {job.seed}, ended with exit status {code}: {error}; its log is in {folder}")
         return {**raw, "skipped": error}
@@ -170,7 +170,10 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--json-dir", type=Path, default=RESULTS / "against_trl", help="raw results")
     parser.add_argument("--json", type=Path, help="write the report here")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if not arguments.short and JOB["questions"] * JOB["group_size"] % arguments.trl_batch:
+        parser.error(f"--trl-batch {arguments.trl_batch}: give a divisor of {JOB['questions'] * JOB['group_size']} responses")
+    return arguments
 
 
 if __name__ == "__main__":

@@ -94,10 +94,10 @@ def is_done(file: Path, settings: str) -> bool:
 
 
 def run_pairs(seeds: Sequence[int], settings: Sequence[str], folder: Path, json_dir: Path) -> None:
-    """Run both jobs of each seed, pair by pair; two runs at a time, each on a core of its own."""
+    """Run both jobs of each seed, pair by pair; two runs at a time, each on a core of its own. One that fails ends it."""
     json_dir.mkdir(exist_ok=True)
     waiting = iter([(seed, name) for seed in seeds for name in (PAIR if seed % 2 else PAIR[::-1])])
-    taking = Lock()
+    taking, alone = Lock(), {name: Lock() for name in PAIR}
 
     def work(core: int) -> None:
         while True:
@@ -105,7 +105,13 @@ def run_pairs(seeds: Sequence[int], settings: Sequence[str], folder: Path, json_
                 seed, name = next(waiting, (None, ""))
             if seed is None:
                 return
-            run_missing(_job(name), seed, [*settings, *OF_PAIRS], folder / name, json_dir, core)
+            try:
+                with alone[name]:  # runs of one job share a folder, and in it a Step-Trace Buffer that one Ray may open
+                    run_missing(_job(name), seed, [*settings, *OF_PAIRS], folder / name, json_dir, core)
+            except BaseException:
+                with taking:
+                    list(waiting)  # the other core takes no more
+                raise
 
     with ThreadPoolExecutor(len(PAIR)) as pool:
         for worker in [pool.submit(work, core) for core in range(len(PAIR))]:

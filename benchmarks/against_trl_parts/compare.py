@@ -90,9 +90,11 @@ def compare(runs: Mapping[str, Mapping[int, Raw]], accuracy: float) -> dict[str,
     found: dict[str, Any] = {
         side: {seed: figures(raw) for seed, raw in by_seed.items() if "skipped" not in raw} for side, by_seed in runs.items()
     }
-    skipped = {side: raw["skipped"] for side, by_seed in runs.items() for raw in by_seed.values() if "skipped" in raw}
+    skipped = {
+        side: {seed: raw["skipped"] for seed, raw in by_seed.items() if "skipped" in raw} for side, by_seed in runs.items()
+    }
     curves = {side: {seed: runs[side][seed]["held_out"] for seed in by_seed} for side, by_seed in found.items()}
-    report: dict[str, Any] = {"skipped": skipped, "figures": found}
+    report: dict[str, Any] = {"skipped": {side: errors for side, errors in skipped.items() if errors}, "figures": found}
     for side in found.keys() - {"ours"}:
         if not found[side].keys() & found.get("ours", {}).keys():
             continue

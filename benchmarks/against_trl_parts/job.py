@@ -33,7 +33,7 @@ ENGINE_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}  # of vLLM outside our engine, which sets the same by itself
+}  # of vLLM outside our engine, which has as much
 ADVANTAGE_EPSILON, GRAD_CLIP, WEIGHT_DECAY = 1e-4, 1.0, 0.0  # TRL's defaults, and so for both sides
 
 
@@ -66,6 +66,7 @@ class Job:
     def settings(self) -> str:
         """A hash of all that decides its course, the seed left out."""
         decides = {**asdict(replace(self, seed=0)), "model": Path(self.model).name, **PROTOCOL, **self.env_config}
+        decides["fixed"] = [PROMPT_TOKENS, ADVANTAGE_EPSILON, GRAD_CLIP, WEIGHT_DECAY]
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

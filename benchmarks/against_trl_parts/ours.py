@@ -20,7 +20,7 @@ def config_of(job: Job) -> RAPOConfig:
         engine={
             "dtype": job.dtype,
             "max_num_seqs": job.questions * job.group_size,
-            "kv_cache_gib": 0.5,
+            "kv_cache_gib": 1.0,
             "enforce_eager": True,
         },
         protocol=PROTOCOL,

@@ -101,6 +101,10 @@ def _config(job: Job, folder: Path, use_vllm: bool) -> GRPOConfig:
 
 def train(job: Job, folder: Path, file: Path, use_vllm: bool = False) -> None:
     """Train to the end; an iteration is an optimiser step with the generation before it."""
+    if use_vllm and job.dtype != "bfloat16":
+        raise ValueError(
+            f"TRL gives vLLM no dtype, which takes bfloat16 for a model of float32: --dtype {job.dtype} compares none"
+        )
     tokenizer, questions = AutoTokenizer.from_pretrained(job.model), job.questions_in_order()
     correct = Correct(Judge(job, tokenizer), questions)
     asked = {"prompt": [correct.judge.messages(question) for question in questions], "number": list(range(len(questions)))}

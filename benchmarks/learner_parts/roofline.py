@@ -24,7 +24,9 @@ from rapo_rllib.models.activation_checkpointing import decoder_layers
 
 DTYPES = ("float32", "bfloat16")
 PARTS = ("attention", "mlp", "head", "optimizer", OTHER)
-MOVED = 7  # numbers of AdamW for each weight: weight, gradient and two moments read, all but the gradient written
+# numbers for each weight: clipping reads the gradient, reads it again and writes it; AdamW reads weight, gradient and two
+# moments and writes all but the gradient
+MOVED = 10
 TOKENS, CHUNK = 2048, 1024  # rows of a layer's product, and of the head's
 TRIES = 3  # the best counts
 

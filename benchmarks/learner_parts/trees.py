@@ -39,13 +39,13 @@ def _compared(trained: Trained, group: SampleGroup, rounds: int) -> dict[str, An
     warm_up = int(trained.device == "cuda")  # FlexAttention is compiled for the row
     steps: dict[str, list[tuple[float, int]]] = {way: [] for way in WAYS}
     for index in range(rounds + warm_up):
-        gradients = []
-        for way in WAYS:
+        gradients = {}
+        for way in WAYS if index % 2 else WAYS[::-1]:  # neither always pays for what comes first
             steps[way].append(_pass(trained, group, way))
             if index == 0:
-                gradients.append([weight.grad.clone() for weight in trained.model.parameters()])
+                gradients[way] = [weight.grad.clone() for weight in trained.model.parameters()]
         if index == 0:
-            difference = greatest_difference(*gradients)
+            difference = greatest_difference(*(gradients[way] for way in WAYS))
     counted = {way: steps[way][warm_up:] for way in WAYS}
     rows = {way: rows_of(group, way) for way in WAYS}
     flops = {way: sum(sum(model_flops(trained.shape, row).values()) for row in rows[way]) for way in WAYS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,27 @@ def test_what_decides_stands_where_documents_look_for_it(tmp_path: Path, monkeyp
     assert "| fine-tuning and single steps, minus LUFFY | 3 | +15.0 (-48.5 to 78.5; 2 of 2) |" in made["equal-deciding"]
     assert made["equal-deciding"].count("too few pairs") == 2
     assert "2; 50.0, 55.0" in made["pairs"] and "+35.0 (" in made["pairs"]
+
+
+def test_runs_of_one_job_never_meet_and_one_that_fails_is_the_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The second job of a pair takes longer than the first of the next pair would wait; then a run fails."""
+    begun: list[tuple[str, int]] = []
+    running: set[str] = set()
+
+    def run(job: Path, seed: int, settings: Any, folder: Path, core: int | None = None) -> dict[str, Any]:
+        assert job.stem not in running, "two runs of one job"
+        running.add(job.stem)
+        begun.append((job.stem, seed))
+        time.sleep(0.3 if job.stem == "rapo_math" else 0.01)
+        running.remove(job.stem)
+        if (job.stem, seed) == ("grpo_math", 12):
+            raise RuntimeError("failed")
+        return {"settings": packaged.settings_hash(job, settings)}
+
+    monkeypatch.setattr(packaged, "run", run)
+    with pytest.raises(RuntimeError, match="failed"):
+        packaged.run_pairs(range(10, 20), ["time_budget_s=null"], tmp_path / "runs", tmp_path / "pairs")
+    assert max(seed for _, seed in begun) <= 13
 
 
 def test_pairs_run_side_by_side(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
