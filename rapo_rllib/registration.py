@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -63,18 +63,16 @@ class _TableFinder(importlib.abc.MetaPathFinder):
         """Only for this module; every other one is left to the usual finders."""
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)
-        try:
-            spec: Any = importlib.util.find_spec(fullname)
-        finally:
-            sys.meta_path.insert(0, self)  # until it is loaded: this may have been a look alone
+        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if not isinstance(finder, _TableFinder))
+        spec: Any = next(filter(None, others), None)
         if spec is not None:
             run = spec.loader.exec_module
 
             def run_and_add(module: ModuleType) -> None:
                 run(module)
-                sys.meta_path.remove(self)
                 self._add(module)
+                with suppress(ValueError):  # of another look that was loaded, too
+                    sys.meta_path.remove(self)
 
             spec.loader = SimpleNamespace(create_module=spec.loader.create_module, exec_module=run_and_add)
         return spec

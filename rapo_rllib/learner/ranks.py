@@ -108,10 +108,14 @@ class RAPOLearnerGroup(LearnerGroup):
         if (workers := self._worker_manager) is None:  # one local learner
             found: list[StateDict] = super().update(**kwargs)
             return found
+        self._answers(workers)  # to an update that was interrupted
         if workers.num_healthy_actors() < len(self):
             raise LearnerError("a learner has failed before, and RLlib asks it no more: go on from a checkpoint")
-        workers.fetch_ready_async_reqs(timeout_seconds=None)  # of an update that was interrupted
         super().update(**kwargs, async_update=True)
+        return self._get_results(sorted(self._answers(workers), key=lambda answer: answer.actor_id))
+
+    def _answers(self, workers: Any) -> list[Any]:
+        """What all learners answer; those that wait for one that has failed are not waited for."""
         answers: list[Any] = []
         while workers.num_outstanding_async_reqs() and all(answer.ok for answer in answers):
             answers += workers.fetch_ready_async_reqs(timeout_seconds=_LOOK_S).result_or_errors
@@ -121,7 +125,7 @@ class RAPOLearnerGroup(LearnerGroup):
             if error := _death(answer):
                 told = " ".join(str(error).split())
                 raise LearnerError(f"learner {answer.actor_id} of {len(self)} died in an update: {told}") from error
-        return self._get_results(sorted(answers, key=lambda answer: answer.actor_id))
+        return answers
 
     @override(LearnerGroup)
     def get_state(

@@ -28,7 +28,6 @@ from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.checkpoints.algorithm import AlgorithmCheckpoints, save_training_state
 from rapo_rllib.errors import CheckpointError, LearnerError
-from rapo_rllib.learner import ranks
 from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.learner.ranks import RAPOLearnerGroup
 from rapo_rllib.settings import ObjectiveSettings
@@ -208,8 +207,7 @@ def test_one_failure_is_an_error_for_all(two: RAPOLearnerGroup) -> None:
         two.update(training_data=batch(4), timesteps=STEPS)
 
 
-def test_a_killed_learner_is_named_while_another_waits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks, "_LAST_ANSWERS_S", 0.5)
+def test_a_killed_learner_is_named_while_another_waits(folder: Path) -> None:
     group = RAPOLearnerGroup(config=TinyConfig(folder, num_learners=2, learner_parallelism="ddp", **SETTINGS))
     pids = answers(group, lambda _: os.getpid())
     group.foreach_learner(lambda learner: setattr(learner, "ends", True))
