@@ -322,8 +322,8 @@ def _lost_env_runners(rows: Sequence[Row], past: Past) -> Finding:
     )
     if not lost + restarts + dropped:
         return None
-    counts = f"{lost:.0f} of late; so far {restarts:.0f} were restarted and {dropped:.0f} did not answer in time; {left:.0f}"
-    return f"env runners were lost, {counts} are at work", "see the log for why; often it is memory"
+    so_far = f"so far {restarts:.0f} were restarted and {dropped:.0f} did not answer in time; {left:.0f} are at work"
+    return f"env runners were lost, {lost:.0f} of late; {so_far}", "see the log for why; often it is memory"
 
 
 RULES: Mapping[str, Rule] = {
