@@ -87,8 +87,10 @@ def test_the_main_job_on_a_gpu_is_the_main_job() -> None:
     assert {key for key in here.keys() | gpu.keys() if here.get(key) != gpu.get(key)} == {
         *places,
         "engine",
+        "model",
         "max_tokens_per_micro_batch",
     }
+    assert here["model"] == {**gpu["model"], "logits_chunk_size": 128}  # a GPU has room for the logits of a whole row
     assert made(gpu).settings.rllib.num_gpus_per_env_runner + made(gpu).settings.rllib.num_gpus_per_learner == 1
 
 

@@ -10,7 +10,12 @@ from gpu_parts.machine import Sizes, twice
 from gpu_parts.models import model_of, row_of
 from rapo_rllib.attention.forward import RowAttention, hidden_states, use_attention
 
-KINDS: dict[str, dict[str, Any]] = {"llama": {}, "gemma2": {"sliding_window": 100}, "gemma3_text": {"sliding_window": 100}}
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {"hidden_size": 224, "num_attention_heads": 14, "num_key_value_heads": 2},  # groups of seven, as in its 7B
+    "gemma2": {"sliding_window": 100},
+    "gemma3_text": {"sliding_window": 100},
+}
 
 
 def measured(sizes: Sizes) -> dict[str, Any]:

@@ -19,19 +19,17 @@ def model_of(shape: str, dtype: torch.dtype, device: str, kind: str = "qwen2", *
     from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes = SHAPES[shape]
-    config = AutoConfig.for_model(
-        kind,
-        hidden_size=sizes.hidden,
-        intermediate_size=sizes.intermediate,
-        num_hidden_layers=sizes.layers,
-        num_attention_heads=sizes.heads,
-        num_key_value_heads=sizes.kv_heads,
-        head_dim=sizes.hidden // sizes.heads,
-        vocab_size=sizes.vocabulary,
-        tie_word_embeddings=sizes.tied,
-        use_cache=False,
-        **changes,
-    )
+    own = {
+        "hidden_size": sizes.hidden,
+        "intermediate_size": sizes.intermediate,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.hidden // sizes.heads,
+        "vocab_size": sizes.vocabulary,
+        "tie_word_embeddings": sizes.tied,
+    }
+    config = AutoConfig.for_model(kind, use_cache=False, **own | changes)
     torch.manual_seed(0)
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)

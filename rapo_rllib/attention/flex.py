@@ -6,8 +6,9 @@ block of 128 keys follows from the least and greatest subtree end in the block, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -16,15 +17,55 @@ from torch.nn.attention.flex_attention import BlockMask
 if TYPE_CHECKING:
     from rapo_rllib.batching.packing import PackedRow
 
+FLEX_TREE_ATTENTION = "prefix_tree_flex"  # the name under which transformers knows the function below
 BLOCK = 128  # tokens, the block size that FlexAttention's kernels are written for
 LEAST = 256  # tokens of a row
 RECOMPILE_LIMIT = 64  # of one function; PyTorch's 8 are not enough for two kinds of layers, with and without gradients
 
 
-def allow_variants() -> None:
-    """Let FlexAttention be compiled for all kinds of layers and lengths: past its limit PyTorch would run it unfused."""
+def register_flex_tree_attention() -> None:
+    """Make the function known to transformers, and let it be compiled for all kinds of layers and lengths.
+
+    Past its limit of those PyTorch would run it unfused.
+    """
+    from transformers import AttentionInterface
+
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, RECOMPILE_LIMIT)
+    AttentionInterface.register(FLEX_TREE_ATTENTION, flex_tree_attention)
+
+
+def flex_tree_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: BlockMask,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of one layer, called by transformers, whose own repeats the keys unless the heads are a power of two.
+
+    Arguments and result are those of ``tree_attention``; the mask is the packed row's. 28 heads may share 4 of keys.
+    """
+    from transformers.integrations import flex_attention as integration
+
+    output = integration.compile_friendly_flex_attention(
+        query,
+        key,
+        value,
+        training=module.training,
+        score_mod=None if softcap is None else _capped_at(softcap),
+        block_mask=attention_mask,
+        scale=scaling,
+        enable_gqa=True,
+    )
+    return output.transpose(1, 2).contiguous(), None
+
+
+def _capped_at(softcap: float) -> Callable[..., torch.Tensor]:
+    return lambda score, *_: softcap * torch.tanh(score / softcap)
 
 
 def padded_row(row: PackedRow) -> PackedRow:

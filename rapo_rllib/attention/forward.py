@@ -14,7 +14,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from rapo_rllib.attention.block_attention import TREE_ATTENTION, TreeBlocks, register_tree_attention
-from rapo_rllib.attention.flex import allow_variants, block_mask, padded_row
+from rapo_rllib.attention.flex import FLEX_TREE_ATTENTION, block_mask, padded_row, register_flex_tree_attention
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -31,7 +31,7 @@ class RowAttention(StrEnum):
     UNSHARED = "unshared"  # every prompt + response as a sequence of its own, for models that take none of these
 
 
-IMPLEMENTATIONS = {RowAttention.FLEX: "flex_attention", RowAttention.BLOCKS: TREE_ATTENTION}  # names in transformers
+IMPLEMENTATIONS = {RowAttention.FLEX: FLEX_TREE_ATTENTION, RowAttention.BLOCKS: TREE_ATTENTION}  # names in transformers
 
 
 def use_attention(language_model: PreTrainedModel, attention: RowAttention) -> None:
@@ -39,7 +39,7 @@ def use_attention(language_model: PreTrainedModel, attention: RowAttention) -> N
     if attention is RowAttention.BLOCKS:
         register_tree_attention()
     if attention is RowAttention.FLEX:
-        allow_variants()
+        register_flex_tree_attention()
     if attention in IMPLEMENTATIONS:
         language_model.set_attn_implementation(IMPLEMENTATIONS[attention])
 

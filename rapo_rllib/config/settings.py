@@ -30,6 +30,7 @@ from rapo_rllib.settings.rollout import GPU_TOOL_WORKERS
 Section = TypeVar("Section")
 
 GPU_MAX_NUM_SEQS = 256  # sequences at once, where a job does not say: with fewer, a GPU waits for its memory
+GPU_LOGITS_CHUNK = 8192  # tokens, those of a long row: its LM head runs once, while each further chunk's runs twice
 
 
 def default_keys() -> dict[str, Any]:
@@ -81,7 +82,8 @@ def _on_gpu(given: Any, update: UpdateSettings) -> dict[str, Any]:
     asked = given if isinstance(given, Mapping) else {}
     each = asked.get("attention") == "sdpa" or asked.get("gradient_checkpointing") == "selective"
     low = asked.get("autocast_dtype", "auto") in ("auto", "bfloat16")
-    return {"dtype": "bfloat16" if low else "float32", "compile": not each and update.learner_parallelism != "fsdp"}
+    compiled = not each and update.learner_parallelism != "fsdp"
+    return {"dtype": "bfloat16" if low else "float32", "compile": compiled, "logits_chunk_size": GPU_LOGITS_CHUNK}
 
 
 def protocol_of(keys: Mapping[str, Any]) -> ProtocolSettings:

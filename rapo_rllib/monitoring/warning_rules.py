@@ -86,6 +86,10 @@ def _part(rows: Sequence[Row], count: str, share: str, least: int) -> tuple[floa
     return sum(each * of_it for each, of_it in zip(counts, shares, strict=True)), sum(counts)
 
 
+def _told(share: float | None, what: str, advice: str) -> Finding:
+    return None if share is None else (f"{share:.0%} {what}", advice)
+
+
 def _nothing_retrieved(rows: Sequence[Row], past: Past) -> Finding:
     counts, chances = _last(rows, _RETRIEVAL + "count"), _last(rows, _SAMPLED + "retrieval_prob")
     if not counts or not chances or any(counts) or not all(chances) or not rows[-1]["num_hybrid"]:
@@ -112,8 +116,9 @@ def _retrieval_failures(rows: Sequence[Row], past: Past) -> Finding:
     queries, failures = (rows[-1].get(_RETRIEVAL + name, 0.0) for name in ("queries", "failures"))
     gone = queries >= 20 and failures >= 0.5 * queries
     share = failures / queries if gone else _share(rows, _RETRIEVAL + "failures", _RETRIEVAL + "queries", 0.1)
-    advice = "see the log, and step_trace_buffer.uri; above 50% for 15 minutes the run stops"
-    return None if share is None else (f"{share:.0%} of the retrievals failed", advice)
+    return _told(
+        share, "of the retrievals failed", "see the log, and step_trace_buffer.uri; above 50% for 15 minutes the run stops"
+    )
 
 
 def _retrieval_harms(rows: Sequence[Row], past: Past) -> Finding:
@@ -141,10 +146,9 @@ def _right(rows: Sequence[Row], name: str) -> tuple[float, float] | None:
 
 def _answers_shown(rows: Sequence[Row], past: Past) -> Finding:
     found = _part(rows, _RETRIEVAL + "count", _RETRIEVAL + "shows_answer", 30)
-    if found is None or (share := found[0] / found[1]) <= 0.5:
-        return None
+    share = found[0] / found[1] if found and found[0] > 0.5 * found[1] else None
     advice = "see that those that retrieve nothing become better, too (accuracy_others); filter.hide_answers shows no such step"
-    return f"{share:.0%} of the steps that are shown hold the answer of the question", advice
+    return _told(share, "of the steps that are shown hold the answer of the question", advice)
 
 
 def _held_out_fell(rows: Sequence[Row], past: Past) -> Finding:
@@ -182,10 +186,9 @@ def _unhelped_fell(rows: Sequence[Row], past: Past) -> Finding:
 
 def _answers_copied(rows: Sequence[Row], past: Past) -> Finding:
     found = _part(rows, _RETRIEVAL + "wrong_answers_count", _RETRIEVAL + "wrong_answers_copied", 10)
-    if found is None or (share := found[0] / found[1]) < 0.3:
-        return None
+    share = found[0] / found[1] if found and found[0] >= 0.3 * found[1] else None
     advice = "have step traces of all training questions, or filter.question: same; a policy that copies learns to copy"
-    return f"{share:.0%} of the wrong answers that step traces show are copied", advice
+    return _told(share, "of the wrong answers that step traces show are copied", advice)
 
 
 def _little_covered(rows: Sequence[Row], past: Past) -> Finding:
@@ -200,10 +203,8 @@ def _little_covered(rows: Sequence[Row], past: Past) -> Finding:
 
 def _no_starts(rows: Sequence[Row], past: Past) -> Finding:
     share = _share(rows, _SAMPLED + "starts/groups_without", _SAMPLED + "starts/asked", 0.5)
-    if share is None:
-        return None
     advice = "name a file with some of the training questions (expert_traces), or set expert_start_share to 0"
-    return f"{share:.0%} of the groups that may begin behind an expert's steps have none of their question", advice
+    return _told(share, "of the groups that may begin behind an expert's steps have none of their question", advice)
 
 
 def _equal_rewards(rows: Sequence[Row], past: Past) -> Finding:
@@ -240,17 +241,14 @@ def _entropy_collapse(rows: Sequence[Row], past: Past) -> Finding:
 
 def _cut_for_length(rows: Sequence[Row], past: Past) -> Finding:
     share = _share(rows, _SAMPLED + "ends/length", _SAMPLED + "num_episodes", 0.5)
-    if share is None:
-        return None
-    return f"{share:.0%} of the trajectories ended for length", "raise max_response_tokens, max_step_tokens or max_steps"
+    return _told(share, "of the trajectories ended for length", "raise max_response_tokens, max_step_tokens or max_steps")
 
 
 def _failed_trajectories(rows: Sequence[Row], past: Past) -> Finding:
     now = rows[-1].get(_SAMPLED + "ends/error", 0.0) / max(rows[-1].get(_SAMPLED + "num_episodes", 0.0), 1.0)
     share = now if now >= 0.5 else _share(rows, _SAMPLED + "ends/error", _SAMPLED + "num_episodes", 0.1)
-    if share is None:
-        return None
-    return f"{share:.0%} of the trajectories failed and are not learned from", "see the log for what their environment raised"
+    what = "of the trajectories failed and are not learned from"
+    return _told(share, what, "see the log for what their environment raised")
 
 
 def _wrong_format(rows: Sequence[Row], past: Past) -> Finding:

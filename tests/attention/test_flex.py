@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -55,16 +56,24 @@ def test_equal_to_sdpa_with_the_dense_mask(dtype: torch.dtype) -> None:
     torch.testing.assert_close(flex_attention(query, key, value, block_mask=block_mask(row)), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma3_text"])
-def test_hidden_states_equal_those_of_blocks(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+HEADS = [("llama", 4), ("llama", 6), ("gemma2", 6), ("gemma3_text", 4)]  # of two keys: groups of two, and of three
+
+
+@pytest.mark.parametrize(("kind", "heads"), HEADS)
+def test_hidden_states_equal_those_of_blocks(kind: str, heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # compiled for the CPU, FlexAttention has no float64 and takes a minute to build; as it is, it computes the same
-    monkeypatch.setattr("transformers.integrations.flex_attention.torch.compile", lambda function, **options: function)
-    row, states = long_row(), {}
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, training: bool, **options: Any) -> Any:
+        keys.add(key.shape[1])
+        return flex_attention(query, key, value, **options)
+
+    monkeypatch.setattr("transformers.integrations.flex_attention.compile_friendly_flex_attention", attend)
+    row, states, keys = long_row(), {}, set[int]()
     for attention in (RowAttention.BLOCKS, RowAttention.FLEX):
-        model = tiny_model(kind, torch.float32).eval()
+        model = tiny_model(kind, torch.float32, heads=heads).eval()
         use_attention(model, attention)
         with torch.no_grad():
             states[attention] = hidden_states(model, row, attention)
+    assert keys == {2}  # none is repeated for the heads of its group
     torch.testing.assert_close(states[RowAttention.FLEX], states[RowAttention.BLOCKS], rtol=1e-4, atol=1e-4)
 
 
@@ -87,13 +96,13 @@ def test_flex_may_be_compiled_more_often_than_pytorch_lets_it(monkeypatch: pytes
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "gemma3_text"])
-def test_gradients_on_cuda_equal_those_of_blocks(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "heads"), HEADS)
+def test_gradients_on_cuda_equal_those_of_blocks(kind: str, heads: int) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     row, gradients = long_row().to("cuda"), {}
     for attention in (RowAttention.BLOCKS, RowAttention.FLEX):
-        model = tiny_model(kind, torch.float32, head_dim=16).cuda()
+        model = tiny_model(kind, torch.float32, head_dim=16, heads=heads).cuda()
         use_attention(model, attention)
         hidden_states(model, row, attention).square().mean().backward()
         gradients[attention] = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])

@@ -200,6 +200,11 @@ def test_no_run_to_resume(tmp_path: Path, trials: list[Any] | None) -> None:
 
 
 def test_a_note_that_a_full_disk_cut_short_leads_to_the_checkpoints(tmp_path: Path) -> None:
-    (tmp_path / NOTE).write_text('{"trial_data": [')
-    with pytest.raises(ValueError, match=rf"{NOTE} is damaged: .*--restore CHECKPOINT in place of --resume"):
-        resume_config(tmp_path, {})
+    run = Run(tmp_path, [2, 3], [2, 3])
+    (run.folder / NOTE).write_text('{"trial_data": [')
+    (run.checkpoint(3) / "w").write_text("weig")  # cut short, too
+    with pytest.raises(ValueError, match=rf"{NOTE} is damaged: .*of --resume: --restore {run.checkpoint(2)} goes on"):
+        resume_config(run.folder, {})
+    (run.checkpoint(2) / "w").unlink()
+    with pytest.raises(ValueError, match="no trial has a complete checkpoint, so start anew"):
+        resume_config(run.folder, {})

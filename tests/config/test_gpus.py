@@ -37,9 +37,13 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
         ),
         (
             {**SHARED, "num_env_runners": 2},
-            "num_gpus_per_env_runner = 0.5 for 2 engines with num_gpus_per_learner = 0.5: Ray fills one GPU after the other",
+            "num_gpus_per_env_runner takes 2 x 0.5 of a GPU, and num_gpus_per_learner 0.5: Ray fills one GPU after the other",
         ),
-        ({**SHARED, "evaluation_num_env_runners": 1}, "num_gpus_per_env_runner = 0.5 for 2 engines"),
+        ({**SHARED, "evaluation_num_env_runners": 1}, "num_gpus_per_env_runner takes 1 x 0.5 + 1 x 0.5 of a GPU"),
+        (
+            {**SHARED, "evaluation_num_env_runners": 2, "evaluation_config": {"num_gpus_per_env_runner": 0.25}},
+            "num_gpus_per_env_runner takes 1 x 0.5 + 2 x 0.25 of a GPU",
+        ),
         (
             {**SHARED, "num_env_runners": 0},
             "num_gpus_per_env_runner = 0.5 with num_env_runners = 0: Ray gives the main process",
@@ -63,6 +67,13 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
         (
             {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.8}}},
             "evaluation_config.engine.gpu_memory_utilization = 0.8 with num_gpus_per_env_runner = 0.5: 2 engines on one",
+        ),
+        (
+            {
+                **EVALUATED,
+                **{"evaluation_num_env_runners": 2, "evaluation_config": {"num_gpus_per_env_runner": 0.25}},
+            },
+            "engine.gpu_memory_utilization = 0.4 with num_gpus_per_env_runner = 0.5: 3 engines on one GPU would take all",
         ),
         (
             {"engine": {"extra": {"hf_overrides": {"text_config": {"quantization_config": {}}}}}},
@@ -94,6 +105,7 @@ def test_what_would_crash_is_refused(keys: dict[str, Any], message: str) -> None
             "engine": {"gpu_memory_utilization": 0.5},
         },
         {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.6}}},
+        {**SHARED, "evaluation_num_env_runners": 1, "evaluation_config": {"num_gpus_per_env_runner": 1}},
         {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.8}}, "num_gpus_per_env_runner": 1},
         {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.9}, "num_gpus_per_env_runner": 1}},
         {
@@ -149,7 +161,9 @@ def test_defaults_follow_the_device(keys: dict[str, Any], expected: tuple[int, i
 def test_a_learner_on_a_gpu_has_bfloat16_weights_and_compiled_layers(keys: dict[str, Any], expected: tuple[str, bool]) -> None:
     config = of(keys)
     config.validate()
-    assert (config.settings.model.dtype, config.settings.model.compile) == expected
+    model = config.settings.model
+    assert (model.dtype, model.compile) == expected
+    assert model.logits_chunk_size == (8192 if keys else 1024)
 
 
 def test_every_argument_of_an_engine_is_ours_or_may_be_overridden() -> None:

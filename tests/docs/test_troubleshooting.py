@@ -32,7 +32,7 @@ def texts() -> list[str]:
 
 def is_said(message: str) -> bool:
     """Whether the pieces of ``message`` between … stand in one text of the code, in this order."""
-    pieces = [re.escape(piece) for piece in message.split("…") if piece.strip(" .,:;()")]
+    pieces = [re.escape(piece.strip()) for piece in message.split("…") if piece.strip(" .,:;()")]
     return any(re.search(".*".join(pieces), text, flags=re.DOTALL) for text in texts())
 
 

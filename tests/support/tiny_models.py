@@ -14,7 +14,9 @@ from rapo_rllib.batching.samples import Sample, SampleGroup
 VOCABULARY = 61
 
 
-def tiny_model(kind: str = "llama", dtype: torch.dtype = torch.float64, seed: int = 0, head_dim: int = 8) -> torch.nn.Module:
+def tiny_model(
+    kind: str = "llama", dtype: torch.dtype = torch.float64, seed: int = 0, head_dim: int = 8, heads: int = 4
+) -> torch.nn.Module:
     """A random language model with two layers; vLLM needs heads of 32.
 
     ``gemma2`` and ``gemma3_text`` have a layer with a sliding window of 4, ``mistral`` two; ``gemma2`` caps scores and logits.
@@ -23,10 +25,10 @@ def tiny_model(kind: str = "llama", dtype: torch.dtype = torch.float64, seed: in
 
     sizes = {
         "vocab_size": VOCABULARY,
-        "hidden_size": 32,
+        "hidden_size": 8 * heads,
         "intermediate_size": 48,
         "num_hidden_layers": 2,
-        "num_attention_heads": 4,
+        "num_attention_heads": heads,
         "num_key_value_heads": 2,
         "head_dim": head_dim,
         "max_position_embeddings": 256,

@@ -49,7 +49,9 @@ def resume_config(experiment_folder: Path, criteria: Mapping[str, float]) -> Res
     try:
         note = read_json(notes[-1], _NOTE) if notes else {}
     except ValueError as error:  # Tune writes it in place, and a full disk cuts it short
-        raise ValueError(f"{error}; its checkpoints are whole: --restore CHECKPOINT in place of --resume") from error
+        whole = [str(path) for trial in sorted(experiment_folder.glob("*/")) for path in whole_checkpoints(trial)[-1:]]
+        way = f"--restore {' or '.join(whole)} goes on" if whole else "no trial has a complete checkpoint, so start anew"
+        raise ValueError(f"{error}; in place of --resume: {way}") from error
     if not notes or not note["trial_data"]:
         typer.echo(f"There is no run to resume in {experiment_folder}: starting a new one.")
         return None
