@@ -29,6 +29,11 @@ class Progress:
     started: float = field(default_factory=time.monotonic)
 
     @property
+    def done(self) -> int:
+        """Attempts that need not be made any more."""
+        return self.found + self.ended
+
+    @property
     def seconds(self) -> float:
         """Seconds since the first question was asked."""
         return time.monotonic() - self.started

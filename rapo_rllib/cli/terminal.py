@@ -6,8 +6,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import typer
 
@@ -49,14 +50,19 @@ def one_line_errors(stopped: str = "") -> Iterator[None]:
 
 
 class Display:
-    """Shows progress while it is entered: a bar on a terminal, a line now and then elsewhere."""
+    """Shows how far something is while it is entered: a bar on a terminal, elsewhere a line now and then; then the last line.
 
-    def __init__(self) -> None:
+    Args:
+        line: of a progress and the seconds since the start.
+    """
+
+    def __init__(self, line: Callable[[Any, float], str]) -> None:
         from rich.progress import BarColumn, Progress, TextColumn
 
         self._started = self._said = time.monotonic()
         self._bar = Progress(BarColumn(), TextColumn("{task.description}"), disable=not sys.stdout.isatty())
         self._task = self._bar.add_task("starting", total=None)
+        self._line, self._text, self.done = line, "", 0
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -64,66 +70,33 @@ class Display:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._bar.stop()
+        if self._text:
+            typer.echo(self._text)
 
-    def show(self, text: str, done: int, total: int, ended: bool) -> None:
+    def __call__(self, progress: Progress | BuildProgress) -> None:
         """Show it, if it is time."""
         now = time.monotonic()
-        self._bar.update(self._task, completed=done, total=total, description=text)
-        if self._bar.disable and (now - self._said >= LINE_EVERY_S or ended):
-            self._said = now
-            typer.echo(text)
+        self.done, self._text = progress.done, self._line(progress, now - self._started)
+        self._bar.update(self._task, completed=progress.done, total=progress.total, description=self._text)
+        if self._bar.disable and now - self._said >= LINE_EVERY_S:
+            typer.echo(self._text)
+            self._said, self._text = now, ""
 
 
-class BuildDisplay(Display):
-    """Call it with every new progress.
-
-    Args:
-        things: what is counted, for people.
-    """
-
-    def __init__(self, things: str = "passages") -> None:
-        super().__init__()
-        self.seen = 0
-        self._things = things
-
-    def __call__(self, progress: BuildProgress) -> None:
-        """Show it, if it is time."""
-        self.seen = progress.seen
-        text = progress_line(progress, time.monotonic() - self._started, self._things)
-        self.show(text, progress.seen, progress.total, ended=progress.seen == progress.total)
-
-
-class AttemptsDisplay(Display):
-    """Call it with how far an agent is; the last is said when it ends.
-
-    Args:
-        name: of the agent.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._name, self._line = name, ""
-
-    def __call__(self, progress: Progress) -> None:
-        """Show it, if it is time."""
-        self._line = f"{self._name}: {attempts_line(progress, progress.seconds)}"
-        self.show(self._line, progress.found + progress.ended, progress.total, ended=False)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        super().__exit__(kind, error, trace)
-        if self._line:
-            typer.echo(self._line)
+def attempts_display(name: str) -> Display:
+    """Show how far an agent of this name is."""
+    return Display(lambda progress, _: f"{name}: {attempts_line(progress, progress.seconds)}")
 
 
 @contextmanager
-def resumable(things: str) -> Iterator[BuildDisplay]:
+def resumable(things: str) -> Iterator[Display]:
     """Show progress; after Ctrl-C say that the same command continues."""
-    display = BuildDisplay(things)
+    display = Display(partial(progress_line, things=things))
     try:
         with display:
             yield display
     except KeyboardInterrupt:
-        fail(f"Stopped after {display.seen:,} {things}. The same command, run again, continues from there.", INTERRUPTED)
+        fail(f"Stopped after {display.done:,} {things}. The same command, run again, continues from there.", INTERRUPTED)
 
 
 @contextmanager
@@ -132,7 +105,7 @@ def counted(things: str, quiet: bool = False) -> Iterator[Callable[[int, int], N
     if quiet:
         yield None
         return
-    with BuildDisplay(things) as display:
+    with Display(partial(progress_line, things=things)) as display:
         yield lambda seen, total: display(BuildProgress(seen, seen, total))
 
 
@@ -140,13 +113,13 @@ def progress_line(progress: BuildProgress, seconds: float, things: str = "passag
     """Tell where a build is, how fast it embeds, and when it will be done.
 
     >>> from rapo_rllib.traces.rows import BuildProgress
-    >>> progress_line(BuildProgress(seen=600, embedded=400, total=1200), 4.0)
+    >>> progress_line(BuildProgress(done=600, embedded=400, total=1200), 4.0)
     '600 of 1,200 passages · 200 were stored before · 100/s · 6 s left'
     """
-    known = progress.seen - progress.embedded
+    known = progress.done - progress.embedded
     rate = f"{progress.embedded / seconds:.0f}/s" if progress.embedded and seconds > 0 else ""
     parts = [f"{known:,} were stored before" if known else "", rate]
-    return _line(things, progress.seen, progress.total, parts, progress.embedded, seconds)
+    return _line(things, progress.done, progress.total, parts, progress.embedded, seconds)
 
 
 def attempts_line(progress: Progress, seconds: float) -> str:
@@ -154,7 +127,7 @@ def attempts_line(progress: Progress, seconds: float) -> str:
     found, failed, ended = progress.found, progress.failed, progress.ended
     rate = f"{progress.tokens / seconds:.0f} tokens/s" if ended and seconds > 0 else ""
     parts = [f"{found:,} were there before" if found else "", f"{failed:,} failed" if failed else "", rate]
-    return _line("attempts", found + ended, progress.total, parts, ended, seconds)
+    return _line("attempts", progress.done, progress.total, parts, ended, seconds)
 
 
 def _line(things: str, done: int, total: int, parts: list[str], fresh: int, seconds: float) -> str:

@@ -52,7 +52,7 @@ def build_corpus(
             collection.set_facts(facts)
         if missing:
             collection.insert(missing)
-        progress = BuildProgress(progress.seen + len(batch), progress.embedded + len(missing), total)
+        progress = BuildProgress(progress.done + len(batch), progress.embedded + len(missing), total)
         if on_progress:
             on_progress(progress)
     if not facts["complete"]:

@@ -24,9 +24,9 @@ Item = TypeVar("Item", ExpertTrajectory, StepTrace)
 
 @dataclass(frozen=True)
 class BuildProgress:
-    """Progress of rows into a store. ``seen`` of ``total`` were looked at; ``embedded`` of them were not stored before."""
+    """Progress of rows into a store. ``done`` of ``total`` were looked at; ``embedded`` of them were not stored before."""
 
-    seen: int
+    done: int
     embedded: int
     total: int
 

@@ -91,7 +91,7 @@ def test_an_import_that_was_killed_goes_on(make_buffer, tmp_path) -> None:
     plan, seen = ImportPlan((path,)), []
     assert import_all(buffer, plan, seen.append) == 16
     assert embedded == [16]  # what is stored is not embedded again
-    assert (seen[-1].seen, seen[-1].embedded, seen[-1].total) == (80, 16, 80)
+    assert (seen[-1].done, seen[-1].embedded, seen[-1].total) == (80, 16, 80)
     assert unfinished_imports(buffer) == []
     assert import_all(buffer, plan) == 0
     assert buffer.count() == 80
@@ -249,7 +249,7 @@ def test_a_kill_after_the_last_row_is_made_good(make_buffer, tmp_path, monkeypat
     monkeypatch.setattr(writing, "WRITE_BATCH", 2)
 
     def interrupted(progress) -> None:
-        if progress.seen == 4:
+        if progress.done == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rapo_rllib.cli.main import app
-from rapo_rllib.cli.terminal import BuildDisplay
+from rapo_rllib.cli.terminal import Display
 from rapo_rllib.corpus import build as build_module
 from rapo_rllib.corpus.build import BuildProgress
 
@@ -51,15 +51,15 @@ def test_built_searched_and_described(folder: Path) -> None:
 
 def test_ctrl_c_says_that_it_can_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_module, "BATCH", 8)
-    show = BuildDisplay.__call__
+    show = Display.__call__
 
-    def interrupted(display: BuildDisplay, progress: BuildProgress) -> None:
+    def interrupted(display: Display, progress: BuildProgress) -> None:
         show(display, progress)
-        if progress.seen == 16:
+        if progress.done == 16:
             os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(BuildDisplay, "__call__", interrupted)
+        patch.setattr(Display, "__call__", interrupted)
         output = run("build", "p.jsonl", status=130)
     assert "Stopped after 16 passages. The same command, run again, continues from there." in output
     assert "Not complete: run `rllib corpus build` again." in run("stats")

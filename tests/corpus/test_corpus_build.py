@@ -38,7 +38,7 @@ def build_and_die(place: CorpusPlace, path: Path) -> None:
     build_module.BATCH = 8
 
     def die(progress: BuildProgress) -> None:
-        if progress.seen == 16:
+        if progress.done == 16:
             os.kill(os.getpid(), signal.SIGKILL)
 
     build_corpus(PassageCollection(place), path, on_progress=die)
@@ -55,11 +55,11 @@ def test_a_build_that_was_killed_goes_on(collection: PassageCollection, tmp_path
     embedded: list[int] = []
     encode = collection.encoder.encode
     collection.encoder.encode = lambda texts, role: embedded.append(len(texts)) or encode(texts, role=role)  # type: ignore
-    assert build_corpus(collection, path) == BuildProgress(seen=42, embedded=26, total=42)
+    assert build_corpus(collection, path) == BuildProgress(done=42, embedded=26, total=42)
     assert embedded == [8, 8, 8, 2]  # nothing twice
     assert collection.count() == 42
     assert collection.facts()["complete"]
-    assert build_corpus(collection, path) == BuildProgress(seen=42, embedded=0, total=42)
+    assert build_corpus(collection, path) == BuildProgress(done=42, embedded=0, total=42)
     assert collection.search(["Town 41"], 1, "bm25")[0][0].passage.source_id == "41"
 
 
@@ -70,8 +70,8 @@ def test_another_file_adds_to_it_and_equal_passages_are_stored_once(collection: 
     build_corpus(collection, first)
     assert collection.search(["It has 8 houses"], 1)[0][0].passage.title != "Town 8"
     done = build_corpus(collection, second, on_progress=seen.append)
-    assert done == BuildProgress(seen=12, embedded=4, total=12)
-    assert [progress.seen for progress in seen] == [8, 12]
+    assert done == BuildProgress(done=12, embedded=4, total=12)
+    assert [progress.done for progress in seen] == [8, 12]
     assert collection.count() == 9
     assert collection.facts()["files"] == [str(first), str(second)]
     assert collection.search(["It has 8 houses"], 1)[0][0].passage.title == "Town 8"  # the keys in memory are new

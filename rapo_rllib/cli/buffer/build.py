@@ -14,7 +14,7 @@ import typer
 from rapo_rllib.cli.buffer.commands import buffer_app
 from rapo_rllib.cli.jobs import job_config
 from rapo_rllib.cli.options import Concurrency, Extra, KeyVariables, Overrides, Seed, Timeout, json_object
-from rapo_rllib.cli.terminal import INTERRUPTED, AttemptsDisplay, counted, fail
+from rapo_rllib.cli.terminal import INTERRUPTED, attempts_display, counted, fail
 from rapo_rllib.errors import RolloutError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _build(
         try:
             found = sum((name, "", question.id) in journal for question in asked)
             if found < len(asked):
-                with closing(make_agent_factory(settings, source, choice)()) as agent, AttemptsDisplay(name) as display:
+                with closing(make_agent_factory(settings, source, choice)()) as agent, attempts_display(name) as display:
                     progress = Progress(choice.samples * len(asked), choice.samples * found)
                     ask(agent, (name, ""), asked, journal, progress, display)
         except (ValueError, RolloutError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rapo_rllib.cli.options import Concurrency, Extra, KeyVariables, Overrides, Seed, Timeout, json_object, key_value
-from rapo_rllib.cli.terminal import AttemptsDisplay, one_line_errors
+from rapo_rllib.cli.terminal import attempts_display, one_line_errors
 
 if TYPE_CHECKING:
     from rapo_rllib.agents.journal import Journal
@@ -142,7 +142,7 @@ def _evaluate(
     samples = next(iter(choices.values())).samples
     with Journal(output, made_of, samples) as journal:
         for (label, choice), config in zip(choices.items(), configs, strict=True):
-            with AttemptsDisplay(label) as display:
+            with attempts_display(label) as display:
                 evaluate_model(label, choice, config, asked, journal, display)
         found = _numbers(settings, asked, journal)
     _write(output / RESULTS, {"settings": settings, "benchmarks": found}, ", transcripts beside it")
