@@ -74,7 +74,7 @@ def adopted(settings: BufferSettings) -> BufferSettings:
         ValueError: ``settings.uri`` is wrong.
         RetrievalError: Milvus does not answer.
     """
-    with closing(milvus_at(settings.uri, settings.db_name, settings.timeout_s, uri_key=URI_KEY)) as milvus:
+    with closing(milvus_at(settings.uri, settings.timeout_s, uri_key=URI_KEY)) as milvus:
         stored = Collection(milvus, settings.collection).note(MADE_BY, MAKER) if milvus.exists(settings.collection) else None
     if stored is None:
         return settings

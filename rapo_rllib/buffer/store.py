@@ -42,7 +42,7 @@ class StepTraceBuffer(Collection):
     """
 
     def __init__(self, settings: BufferSettings) -> None:
-        milvus = milvus_at(settings.uri, settings.db_name, settings.timeout_s, uri_key=URI_KEY)
+        milvus = milvus_at(settings.uri, settings.timeout_s, uri_key=URI_KEY)
         super().__init__(milvus, settings.collection)
         self.settings = settings
         self.embedder = Embedder.of(settings)

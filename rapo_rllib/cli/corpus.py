@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rapo_rllib.cli.options import Collection, DbName, NewEmbedder, Uri
+from rapo_rllib.cli.options import Collection, NewEmbedder, Uri
 from rapo_rllib.cli.terminal import one_line_errors, resumable
 
 if TYPE_CHECKING:
@@ -30,10 +30,9 @@ def build(
         str | None, typer.Option(help="Field that holds a list of passages, if a row is not one itself (e.g. paragraphs).")
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Delete what the collection holds first.")] = False,
-    db_name: DbName = "",
 ) -> None:
     """Embed the passages of FILE and store them. Run it again to go on after an interruption, or to add another file."""
-    with _opened(uri, collection, db_name, embedder, device) as passages:
+    with _opened(uri, collection, embedder, device) as passages:
         from rapo_rllib.corpus.build import build_corpus
 
         with resumable("passages") as display:
@@ -49,10 +48,9 @@ def search(
     top_k: Annotated[int, typer.Option(min=1, help="How many passages.")] = 3,
     mode: Annotated[str, typer.Option(help="dense, bm25, or hybrid: both.")] = "hybrid",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a passage.")] = False,
-    db_name: DbName = "",
 ) -> None:
     """Show the passages that are found for QUERY."""
-    with _opened(uri, collection, db_name) as passages:
+    with _opened(uri, collection) as passages:
         (hits,) = passages.search([query], top_k, mode)
         for number, hit in enumerate(hits, start=1):
             passage, score = hit.passage, hit.score
@@ -67,10 +65,9 @@ def search(
 def stats(
     uri: Uri = "./corpus.db",
     collection: Collection = "passages",
-    db_name: DbName = "",
 ) -> None:
     """Say what a collection holds and what it was made with."""
-    with _opened(uri, collection, db_name) as passages:
+    with _opened(uri, collection) as passages:
         facts = passages.facts()
         typer.echo(f"Collection {passages.where}: {passages.count():,} passages")
         typer.echo(f"embedder: {facts['embedder']}")
@@ -80,13 +77,11 @@ def stats(
 
 
 @contextmanager
-def _opened(
-    uri: str, collection: str, db_name: str, embedder: str | None = None, device: str = "cpu"
-) -> Iterator[PassageCollection]:
+def _opened(uri: str, collection: str, embedder: str | None = None, device: str = "cpu") -> Iterator[PassageCollection]:
     """The collection, closed afterwards; a mistake or a missing service is one line and exit status 1."""
     from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
 
     with one_line_errors():
-        passages = PassageCollection(CorpusPlace(uri, collection, db_name, prefix="--"), embedder, device)
+        passages = PassageCollection(CorpusPlace(uri, collection, prefix="--"), embedder, device)
         with closing(passages):
             yield passages

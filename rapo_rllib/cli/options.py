@@ -18,7 +18,6 @@ Overrides = Annotated[
 # of a Milvus collection
 Uri = Annotated[str, typer.Option(help="A Milvus Lite path ending in .db, or http(s)://host:port.")]
 Collection = Annotated[str, typer.Option(help="Name of the Milvus collection.")]
-DbName = Annotated[str, typer.Option(help="Database of a server.")]
 NewEmbedder = Annotated[
     str | None,
     typer.Option(

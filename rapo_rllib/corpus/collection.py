@@ -37,9 +37,8 @@ NAMES = tuple(field.name for field in FIELDS)
 class CorpusPlace:
     """The place of a corpus. ``prefix`` stands before the names of these fields where the user writes them, for messages."""
 
-    uri: str = "./corpus.db"  # a Milvus Lite path ending in .db, or http(s)://host:port
+    uri: str = "./corpus.db"  # a Milvus Lite path ending in .db, or http(s)://host:port[/database]
     collection: str = "passages"
-    db_name: str = ""
     timeout_s: float = 10.0  # of one request
     prefix: str = ""
 
@@ -67,7 +66,7 @@ class PassageCollection(Collection):
     def __init__(self, place: CorpusPlace, embedder: str | None = None, device: str = "cpu") -> None:
         if not place.collection.isidentifier():
             raise ValueError(f"{place.prefix}collection must be letters, digits and underscores, got {place.collection!r}")
-        super().__init__(milvus_at(place.uri, place.db_name, place.timeout_s, uri_key=f"{place.prefix}uri"), place.collection)
+        super().__init__(milvus_at(place.uri, place.timeout_s, uri_key=f"{place.prefix}uri"), place.collection)
         self.place, self._device = place, device
         self._encoder = None if embedder is None else self._make_encoder(embedder)
         self._facts: dict[str, Any] | None = None

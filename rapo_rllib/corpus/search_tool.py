@@ -30,12 +30,11 @@ class CorpusSearch:
     """Searches a collection that ``rllib corpus build`` made.
 
     Args:
-        uri: a Milvus Lite path ending in .db, or http(s)://host:port.
+        uri: a Milvus Lite path ending in .db, or http(s)://host:port[/database].
         collection: name of the Milvus collection.
         top_k: passages of one answer.
         mode: ``dense``, ``bm25``, or ``hybrid``, both fused.
         max_chars: of a passage's text; the rest is cut.
-        db_name: database of a server.
 
     Raises:
         ValueError: a value that cannot be; there is no such collection, or it is not complete; Milvus does not answer.
@@ -53,13 +52,12 @@ class CorpusSearch:
         top_k: int = 3,
         mode: str = "hybrid",
         max_chars: int = 1000,
-        db_name: str = "",
     ) -> None:
         for key, value in {"top_k": top_k, "max_chars": max_chars}.items():
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
                 raise ValueError(f"{PREFIX}{key} = {value!r}: must be a whole number, 1 or more, at most {_MOST}")
         check_mode(mode, f"{PREFIX}mode")
-        self.collection = PassageCollection(CorpusPlace(uri, collection, db_name, TIMEOUT_S, prefix=PREFIX))
+        self.collection = PassageCollection(CorpusPlace(uri, collection, TIMEOUT_S, prefix=PREFIX))
         self._top_k, self._max_chars, self._mode = top_k, max_chars, mode
         self._check_complete()
         self._search = Batched(self._search_all)

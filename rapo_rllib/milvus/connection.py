@@ -36,8 +36,7 @@ class MilvusConnection:
     """Calls Milvus and repeats what may be repeated. Holds only settings until the first call; picklable; safe in threads.
 
     Args:
-        uri: of a server.
-        db_name: a database there.
+        uri: of a server; its path names a database there.
         timeout_s: of one call; also how long a lost server is waited for.
         uri_key: what the user calls ``uri``, for messages.
 
@@ -45,9 +44,9 @@ class MilvusConnection:
         ValueError: ``uri`` names no server.
     """
 
-    def __init__(self, uri: str, db_name: str = "", timeout_s: float = 10.0, *, uri_key: str) -> None:
+    def __init__(self, uri: str, timeout_s: float = 10.0, *, uri_key: str) -> None:
         self.uri = checked_uri(uri, uri_key)
-        self._uri_key, self._db_name, self._timeout_s = uri_key, db_name, timeout_s
+        self._uri_key, self._timeout_s = uri_key, timeout_s
         self._forget_process_state()
 
     def _forget_process_state(self) -> None:
@@ -58,7 +57,7 @@ class MilvusConnection:
         self._is_there = False
 
     def __getstate__(self) -> dict:
-        return {name: getattr(self, name) for name in ("uri", "_uri_key", "_db_name", "_timeout_s")}
+        return {name: getattr(self, name) for name in ("uri", "_uri_key", "_timeout_s")}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
@@ -105,7 +104,7 @@ class MilvusConnection:
                 self._client, self._dropped, self._pid = None, [], os.getpid()
             if self._client is None:
                 self._close_dropped(LONG_S)
-                self._client = _new_client(self.uri, secret_of(TOKEN_VARIABLE), self._db_name, self._timeout_s)
+                self._client = _new_client(self.uri, secret_of(TOKEN_VARIABLE), self._timeout_s)
             return self._client
 
     def retrieval_error(self, method: str, collection: str, error: Exception) -> RetrievalError:
@@ -113,16 +112,15 @@ class MilvusConnection:
         return RetrievalError(self._message(method, collection, fault_of(error)))
 
     def _message(self, method: str, collection: str, fault: Fault) -> str:
-        where, prefix = f"Milvus at {self.uri}", self._uri_key.removesuffix("uri")
+        where = f"Milvus at {self.uri}"
         if fault.kind is Kind.TOKEN:
             variable = f"the environment variable {TOKEN_VARIABLE}"
             given = f"that in {variable} is not known there" if secret_of(TOKEN_VARIABLE) else f"{variable} is not set"
             return f"{where} asks for a token, and {given}: set it on every machine, or correct {self._uri_key}. {fault.reason}"
         if fault.kind is Kind.DATABASE:
-            return f"{where} has no database {self._db_name!r}: make it there, or correct {prefix}db_name. {fault.reason}"
+            return f"{where} has no such database: make it there, or correct the path of {self._uri_key}. {fault.reason}"
         if fault.kind is Kind.LOST:
-            advice = f"start the server, or correct {self._uri_key} or db_name"
-            return f"{where} does not answer ({method}): {advice}. {fault.reason}"
+            return f"{where} does not answer ({method}): start the server, or correct {self._uri_key}. {fault.reason}"
         return f"{where} refused {method} on collection {collection!r}: {fault.reason}."
 
     def _patience_s(self) -> float:
@@ -144,6 +142,6 @@ class MilvusConnection:
                 client.close()
 
 
-def _new_client(address: str, token: str, db_name: str, timeout_s: float) -> MilvusClient:
+def _new_client(address: str, token: str, timeout_s: float) -> MilvusClient:
     client = pymilvus_module().MilvusClient
-    return client(uri=address, token=token, db_name=db_name, timeout=timeout_s, dedicated=True, grpc_options=GRPC_OPTIONS)
+    return client(uri=address, token=token, timeout=timeout_s, dedicated=True, grpc_options=GRPC_OPTIONS)

@@ -222,21 +222,16 @@ class MilvusHandle(MilvusConnection):
 Milvus = MilvusHandle | LiteHandle
 
 
-def milvus_at(uri: str, db_name: str = "", timeout_s: float = 10.0, *, uri_key: str) -> Milvus:
+def milvus_at(uri: str, timeout_s: float = 10.0, *, uri_key: str) -> Milvus:
     """Make the handle of a Milvus Lite path or of a server.
 
     Args:
-        uri: a path that ends in .db, or ``http(s)://...``.
-        db_name: database of a server.
+        uri: a path that ends in .db, or ``http(s)://host:port[/database]``.
         timeout_s: of one call; also how long a lost server is waited for.
         uri_key: what the user calls ``uri``, for messages.
 
     Raises:
-        ValueError: ``uri`` is neither of both, or a Lite path, and ``db_name`` is given.
+        ValueError: ``uri`` is neither of both.
     """
-    if is_lite_path(checked_uri(uri, uri_key)):
-        if db_name:
-            key = f"{uri_key.removesuffix('uri')}db_name"
-            raise ValueError(f"{key} = {db_name!r}: the Milvus Lite path {uri} has no databases, a server has; leave it out")
-        return LiteHandle(uri, timeout_s, uri_key=uri_key)
-    return MilvusHandle(uri, db_name, timeout_s, uri_key=uri_key)
+    kind = LiteHandle if is_lite_path(checked_uri(uri, uri_key)) else MilvusHandle
+    return kind(uri, timeout_s, uri_key=uri_key)

@@ -41,8 +41,7 @@ class BufferSettings(Knobs):
 
     where: ClassVar[str] = "step_trace_buffer."
 
-    uri: str = knob("./step_traces.db", "a Milvus Lite path ending in .db, or http(s)://host:port")
-    db_name: str = knob("", "database on a server; empty: its default one")
+    uri: str = knob("./step_traces.db", "a Milvus Lite path ending in .db, or http(s)://host:port[/database]")
     collection: str = knob("step_traces", "name of the Milvus collection", check=_check_collection)
     embedder: str = knob(
         "all-minilm-l6-v2", "sentence-transformers id, folder or packaged name; or an endpoint http(s)://host:port/v1#model"

@@ -101,15 +101,15 @@ ASKS, VARIABLE = "asks for a token, and", "the environment variable MILVUS_TOKEN
         ({"token": "root:wrong"}, rf"{ASKS} that in {VARIABLE} is not known there: set it on every machine"),
         ({"token": "no-user"}, rf"{ASKS} that in {VARIABLE} is not known there: set it on every machine"),
         ({"token": ""}, rf"{ASKS} {VARIABLE} is not set: set it on every machine"),
-        ({"db_name": "elsewhere"}, r"has no database 'elsewhere': make it there, or correct step_trace_buffer\.db_name"),
+        ({"database": "elsewhere"}, r"has no such database: make it there, or correct the path of step_trace_buffer\.uri"),
     ],
 )
 def test_a_wrong_token_or_database_is_told_at_once(hosted_milvus, settings, message, monkeypatch):
     monkeypatch.setenv("MILVUS_TOKEN", settings.get("token", hosted_milvus.token))
-    given = {key: value for key, value in settings.items() if key != "token"}
-    buffer = StepTraceBuffer(BufferSettings(uri=hosted_milvus.uri, **given))
+    uri = f"{hosted_milvus.uri}/{settings.get('database', '')}"
+    buffer = StepTraceBuffer(BufferSettings(uri=uri))
     start = time.monotonic()
-    with pytest.raises(RetrievalError, match=rf"Milvus at {hosted_milvus.uri} {message}") as told:
+    with pytest.raises(RetrievalError, match=rf"Milvus at {uri} {message}") as told:
         buffer.exists()
     assert time.monotonic() - start < 30
     assert "wrong" not in str(told.value) and "Milvus:" not in str(told.value)  # no token is repeated

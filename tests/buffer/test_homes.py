@@ -58,7 +58,7 @@ def home(request, tmp_path_factory) -> BufferSettings:
     patch = pytest.MonkeyPatch()
     request.addfinalizer(patch.undo)
     patch.setenv("MILVUS_TOKEN", server.token)
-    return BufferSettings(uri=server.uri, db_name="mine")
+    return BufferSettings(uri=f"{server.uri}/mine")
 
 
 @pytest.fixture(scope="module")

@@ -61,7 +61,6 @@ def test_the_effort_of_a_search(choice, top_k, effort):
         ({"uri": "steps"}, r"step_trace_buffer\.uri: 'steps' is neither"),
         ({"uri": "ftp://host/x.db"}, r"step_trace_buffer\.uri: 'ftp://host/x\.db' is neither"),
         ({"uri": "http://"}, r"step_trace_buffer\.uri"),
-        ({"db_name": "mine"}, r"step_trace_buffer\.db_name = 'mine': the Milvus Lite path .* has no databases"),
         ({"selection": "best"}, r"step_trace_buffer\.selection = 'best': must be one of 'nearest', 'best_reward'"),
         ({"level": "token"}, r"step_trace_buffer\.level = 'token': must be one of 'step', 'trajectory'"),
         ({"top_k": 0}, r"step_trace_buffer\.top_k = 0: must be a whole number at least 1"),

@@ -74,7 +74,7 @@ def test_ctrl_c_says_that_it_can_go_on(folder: Path, monkeypatch: pytest.MonkeyP
         (["build", "p.jsonl", "--uri", "corpus"], "--uri: 'corpus' is neither a Milvus Lite path"),
         (["build", "p.jsonl", "--collection", "a-b"], "--collection must be letters"),
         (["build", "p.jsonl", "--embedder", "./gone"], "--embedder: there is no sentence-transformers model in './gone'"),
-        (["build", "p.jsonl", "--uri", "http://localhost:1"], "correct --uri or db_name"),
+        (["build", "p.jsonl", "--uri", "http://localhost:1"], "correct --uri"),
         (["search", "a"], "there is no collection 'passages' at"),
         (["stats", "--uri", "./other.db"], "rllib corpus build FILE --uri ./other.db --collection passages"),
     ],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rapo_rllib.cli.options import Collection, DbName, NewEmbedder, Uri
+from rapo_rllib.cli.options import Collection, NewEmbedder, Uri
 from rapo_rllib.cli.terminal import counted, one_line_errors, resumable
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ DEFAULT_URI, DEFAULT_COLLECTION = "./step_traces.db", "step_traces"
 def opened(
     uri: str,
     collection: str,
-    db_name: str,
     made: Mapping[str, Any] | None = None,
     **keys: Any,
 ) -> Iterator[StepTraceBuffer]:
@@ -40,7 +39,6 @@ def opened(
     Args:
         uri: of Milvus.
         collection: in it.
-        db_name: of a server.
         made: ways to make keys, refused later if the collection has another one; one that is None may be any. None in place
             of all: no keys are made, and the model that made those there may be gone.
         keys: further ones of ``BufferSettings``.
@@ -50,7 +48,7 @@ def opened(
     from rapo_rllib.settings import BufferSettings
 
     with one_line_errors():
-        settings = BufferSettings(uri=uri, collection=collection, db_name=db_name, **keys)
+        settings = BufferSettings(uri=uri, collection=collection, **keys)
         if made is not None:
             settings = replace(adopted(settings), **{key: value for key, value in made.items() if value is not None})
         with closing(StepTraceBuffer(settings)) as buffer:
@@ -74,11 +72,10 @@ def import_(
     max_traces: Annotated[int | None, typer.Option(min=1, help="The first so many step traces.")] = None,
     min_reward: Annotated[float | None, typer.Option(help="Only traces with this reward or more (default: above 0).")] = None,
     evaluation: Evaluation = None,
-    db_name: DbName = "",
 ) -> None:
     """Embed the traces of FILES and store them. Run it again to go on after an interruption, or to add more."""
     made = {"embedder": embedder, "pooling": pooling, "key_recipe": key_recipe, "key_history_tokens": key_history_tokens}
-    with opened(uri, collection, db_name, made) as buffer:
+    with opened(uri, collection, made) as buffer:
         from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey
 
         plan = ImportPlan(tuple(files), format, source, max_traces, min_reward, evaluation_guard(evaluation))
@@ -104,7 +101,6 @@ def search(
     min_reward: Annotated[float | None, typer.Option(help="Only those with this reward or more.")] = None,
     as_json: AsJson = False,
     embedder: Annotated[str | None, typer.Option(help="The one that it must have been made with (default: any).")] = None,
-    db_name: DbName = "",
 ) -> None:
     """Show the step traces whose keys are nearest to a question, or to the history of one."""
     from rapo_rllib.settings import TraceFilter
@@ -112,7 +108,7 @@ def search(
 
     chosen = TraceFilter(sources=tuple(source) if source else None, min_reward=min_reward)
     query = HistoryQuery(text, "") if question is None else HistoryQuery(question, text)
-    with opened(uri, collection, db_name, {"embedder": embedder}, filter=chosen) as buffer:
+    with opened(uri, collection, {"embedder": embedder}, filter=chosen) as buffer:
         (hits,) = buffer.retrieve([query], top_k)
         for number, hit in enumerate(hits, start=1):
             record = {"similarity": round(hit.similarity, 4), **asdict(hit.trace)}
@@ -128,10 +124,9 @@ def stats(
     questions: Annotated[list[Path] | None, typer.Option(help="Training questions, for the coverage; .jsonl[.gz], ….")] = None,
     evaluation: Evaluation = None,
     as_json: AsJson = False,
-    db_name: DbName = "",
 ) -> None:
     """Describe a buffer: sources, lengths, rewards, coverage; exit status 1 if something is wrong."""
-    with opened(uri, collection, db_name) as buffer:
+    with opened(uri, collection) as buffer:
         from rapo_rllib.buffer.statistics import statistics
 
         texts = [text for path in questions or [] for text in question_texts(path, "--questions")]
@@ -149,10 +144,9 @@ def export(
     uri: Uri = DEFAULT_URI,
     collection: Collection = DEFAULT_COLLECTION,
     overwrite: Annotated[bool, typer.Option("--replace", help="Write over an existing file.")] = False,
-    db_name: DbName = "",
 ) -> None:
     """Write every step trace, with all that is known of it, to FILE; `import` makes the same buffer of it."""
-    with opened(uri, collection, db_name) as buffer:
+    with opened(uri, collection) as buffer:
         from rapo_rllib.buffer.exporting import export_traces
 
         with counted("step traces") as tell:
@@ -165,10 +159,9 @@ def drop(
     uri: Uri = DEFAULT_URI,
     collection: Collection = DEFAULT_COLLECTION,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    db_name: DbName = "",
 ) -> None:
     """Delete a buffer: its step traces, and what is noted about them."""
-    with opened(uri, collection, db_name) as buffer:
+    with opened(uri, collection) as buffer:
         if buffer.note("embedder") is None:  # what stays until everything else is gone
             if buffer.exists():
                 raise ValueError(f"collection {collection!r} at {buffer.uri} is no Step-Trace Buffer; nothing was deleted")
