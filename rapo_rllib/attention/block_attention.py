@@ -18,7 +18,6 @@ import torch.nn.functional as F
 if TYPE_CHECKING:
     from rapo_rllib.batching.packing import PackedRow
 
-TREE_ATTENTION = "prefix_tree"  # the name under which transformers knows this function
 MIN_BLOCK, MAX_BLOCK = 64, 512  # queries: small segments are joined up to the first, long ones are cut at the second
 
 
@@ -153,12 +152,3 @@ def _attend(
     scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     at_least_float32 = torch.promote_types(scores.dtype, torch.float32)
     return F.dropout(torch.softmax(scores, -1, dtype=at_least_float32).to(value.dtype), dropout) @ value
-
-
-def register_tree_attention() -> None:
-    """Make the function known to transformers; its masks of ordinary sequences are those of SDPA."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-
-    AttentionInterface.register(TREE_ATTENTION, tree_attention)
-    AttentionMaskInterface.register(TREE_ATTENTION, sdpa_mask)

@@ -17,22 +17,15 @@ from torch.nn.attention.flex_attention import BlockMask
 if TYPE_CHECKING:
     from rapo_rllib.batching.packing import PackedRow
 
-FLEX_TREE_ATTENTION = "prefix_tree_flex"  # the name under which transformers knows the function below
 BLOCK = 128  # tokens, the block size that FlexAttention's kernels are written for
 LEAST = 256  # tokens of a row
 RECOMPILE_LIMIT = 64  # of one function; PyTorch's 8 are not enough for two kinds of layers, with and without gradients
 
 
-def register_flex_tree_attention() -> None:
-    """Make the function known to transformers, and let it be compiled for all kinds of layers and lengths.
-
-    Past its limit of those PyTorch would run it unfused.
-    """
-    from transformers import AttentionInterface
-
+def allow_variants() -> None:
+    """Let FlexAttention be compiled for all kinds of layers and lengths: past its limit PyTorch would run it unfused."""
     config = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, RECOMPILE_LIMIT)
-    AttentionInterface.register(FLEX_TREE_ATTENTION, flex_tree_attention)
 
 
 def flex_tree_attention(

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from rapo_rllib.attention.block_attention import TREE_ATTENTION, TreeBlocks, register_tree_attention
-from rapo_rllib.attention.flex import FLEX_TREE_ATTENTION, block_mask, padded_row, register_flex_tree_attention
+from rapo_rllib.attention.block_attention import TreeBlocks, tree_attention
+from rapo_rllib.attention.flex import allow_variants, block_mask, flex_tree_attention, padded_row
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -31,17 +31,25 @@ class RowAttention(StrEnum):
     UNSHARED = "unshared"  # every prompt + response as a sequence of its own, for models that take none of these
 
 
-IMPLEMENTATIONS = {RowAttention.FLEX: FLEX_TREE_ATTENTION, RowAttention.BLOCKS: TREE_ATTENTION}  # names in transformers
+FUNCTIONS: dict[RowAttention, Callable[..., Any]] = {
+    RowAttention.FLEX: flex_tree_attention,
+    RowAttention.BLOCKS: tree_attention,
+}
 
 
 def use_attention(language_model: PreTrainedModel, attention: RowAttention) -> None:
     """Switch the model to the attention function that ``attention`` needs; a no-op if that is the model's own."""
-    if attention is RowAttention.BLOCKS:
-        register_tree_attention()
+    if (function := FUNCTIONS.get(attention)) is None:
+        return
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
     if attention is RowAttention.FLEX:
-        register_flex_tree_attention()
-    if attention in IMPLEMENTATIONS:
-        language_model.set_attn_implementation(IMPLEMENTATIONS[attention])
+        allow_variants()
+    name = f"tree_{attention}"
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, sdpa_mask)  # of ordinary sequences: a row brings its own
+    language_model.set_attn_implementation(name)
 
 
 @contextmanager
@@ -57,7 +65,7 @@ def switched_to(language_model: PreTrainedModel, implementation: str) -> Iterato
 
 def plain_attention(language_model: PreTrainedModel) -> AbstractContextManager[None]:
     """Inside, the model attends to ordinary sequences by SDPA: FlexAttention would be compiled for each of their lengths."""
-    flex = language_model.config._attn_implementation == IMPLEMENTATIONS[RowAttention.FLEX]
+    flex = language_model.config._attn_implementation == f"tree_{RowAttention.FLEX}"
     return switched_to(language_model, "sdpa") if flex else nullcontext()
 
 

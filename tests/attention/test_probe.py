@@ -15,9 +15,9 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-from rapo_rllib.attention import block_attention
+from rapo_rllib.attention.block_attention import tree_attention
 from rapo_rllib.attention.flex import BLOCK, block_mask, padded_row
-from rapo_rllib.attention.forward import RowAttention
+from rapo_rllib.attention.forward import FUNCTIONS, RowAttention
 from rapo_rllib.attention.probe import Passes, Probe, row_attention
 from rapo_rllib.batching.packing import pack_rows
 from rapo_rllib.batching.training_batch import TrainingBatch
@@ -142,13 +142,10 @@ class NoGradient(torch.autograd.Function):
 def test_an_attention_whose_backward_pass_fails_is_not_taken_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, raises: bool, told: str
 ) -> None:
-    right = block_attention.tree_attention
+    right = tree_attention
     monkeypatch.setattr(NoGradient, "raises", raises)
-    monkeypatch.setattr(
-        block_attention,
-        "tree_attention",
-        lambda *arguments, **options: (NoGradient.apply(right(*arguments, **options)[0]), None),
-    )
+    failing = lambda *arguments, **options: (NoGradient.apply(right(*arguments, **options)[0]), None)  # noqa: E731
+    monkeypatch.setitem(FUNCTIONS, RowAttention.BLOCKS, failing)
     model = tiny_model("llama", torch.float32)
     with caplog.at_level(logging.WARNING, "rapo_rllib"):
         assert row_attention(model) is RowAttention.MASK
@@ -168,7 +165,7 @@ def test_adapters_that_are_still_zero_have_gradients_to_compare() -> None:
 def test_an_attention_is_tried_in_the_precision_of_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autocast: str | None, found: RowAttention
 ) -> None:
-    right = block_attention.tree_attention
+    right = tree_attention
 
     def only_float32(
         module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *others: Any, **options: Any
@@ -177,7 +174,7 @@ def test_an_attention_is_tried_in_the_precision_of_training(
             raise NotImplementedError(f"no kernel for {value.dtype}")
         return right(module, query, key, value, *others, **options)
 
-    monkeypatch.setattr(block_attention, "tree_attention", only_float32)
+    monkeypatch.setitem(FUNCTIONS, RowAttention.BLOCKS, only_float32)
     config = TinyConfig(save_tiny_model(tmp_path), dtype="float32", autocast_dtype=autocast)
     learner = RAPOTorchLearner(config=config, module_spec=config.get_multi_rl_module_spec())
     learner.build()
@@ -190,14 +187,14 @@ def test_a_leak_that_low_precision_hides_is_found(
     monkeypatch: pytest.MonkeyPatch, by: tuple[int, int], seen: tuple[int, int]
 ) -> None:
     """Tokens see a little of all, or of later or earlier siblings alone: less than what bfloat16 rounds away."""
-    right = block_attention.tree_attention
+    right = tree_attention
 
     def leaks(module: Any, query: torch.Tensor, *others: Any, **options: Any) -> Any:
         output = right(module, query, *others, **options)[0].clone()
         output[:, slice(*by)] += 0.02 * query[:, :, slice(*seen)].mean(2)[:, None]
         return output, None
 
-    monkeypatch.setattr(block_attention, "tree_attention", leaks)
+    monkeypatch.setitem(FUNCTIONS, RowAttention.BLOCKS, leaks)
     model = tiny_model("llama", torch.float32).eval()
     probe = Probe(model, "sdpa", Passes(lambda function, *arguments: function(model, *arguments), torch.bfloat16))
     reason = probe.reason_against(RowAttention.BLOCKS, probe.values_of_separate_sequences())

@@ -6,7 +6,6 @@ import pytest
 import torch
 from tiny_models import tiny_model
 
-from rapo_rllib.attention.flex import FLEX_TREE_ATTENTION
 from rapo_rllib.attention.forward import RowAttention, use_attention
 from rapo_rllib.learner.rl_module import _sequence_logprobs
 
@@ -19,4 +18,4 @@ def test_sequences_of_a_canary_are_scored_by_sdpa() -> None:
     used = []
     model.get_decoder().register_forward_pre_hook(lambda *_: used.append(model.config._attn_implementation))
     assert _sequence_logprobs(model, [3, 4, 5]) == pytest.approx(expected, abs=1e-6)
-    assert (used, model.config._attn_implementation) == (["sdpa"], FLEX_TREE_ATTENTION)
+    assert (used, model.config._attn_implementation) == (["sdpa"], "tree_flex")
