@@ -70,8 +70,8 @@ class _TargetLogprobs(torch.autograd.Function):
             weights = (values - greatest).exp_()
             total = weights.sum(-1)
             normalizers[rows] = total.log() + greatest[:, 0]
-            with torch.autocast(logits.device.type, enabled=False):  # it would round what vecdot is given
-                entropies[rows] = normalizers[rows] - torch.linalg.vecdot(weights, values) / total
+            entropies[rows] = normalizers[rows] - weights.mul_(values).sum(-1) / total
+            del values, weights  # before the next ones are made
         ctx.save_for_backward(logits, targets, normalizers)
         ctx.mark_non_differentiable(entropies)
         return logits.gather(-1, targets[:, None])[:, 0].to(dtype) - normalizers, entropies
@@ -80,10 +80,9 @@ class _TargetLogprobs(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:  # d log p(target) / d logit = 1[target] - p
         logits, targets, normalizers = ctx.saved_tensors
         scale = gradients[0][:, None]
-        result = torch.empty_like(logits)
-        for rows in _row_slices(logits):
-            result[rows] = (logits[rows].to(scale.dtype) - normalizers[rows, None]).exp_().mul_(-scale[rows])
-        return result.scatter_add_(-1, targets[:, None], scale.to(result.dtype)), None
+        for rows in _row_slices(logits):  # in their place: nobody reads them again, and they may be gigabytes
+            logits[rows] = (logits[rows].to(scale.dtype) - normalizers[rows, None]).exp_().mul_(-scale[rows])
+        return logits.scatter_add_(-1, targets[:, None], scale.to(logits.dtype)), None
 
 
 def _row_slices(logits: torch.Tensor) -> list[slice]:

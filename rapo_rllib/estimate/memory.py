@@ -174,7 +174,7 @@ def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = Fals
     The peak comes
 
     - after the layers: logits, ``p c V`` of ``c`` tokens, 16-bit copies of matrices; here and at the head ``12 D`` a token;
-    - at the LM head: logits and their gradient, or the head's, of two chunks and their sum, ``3 p V D``;
+    - at the LM head: its gradients of two chunks and their sum, ``3 p V D``;
     - in the last layer: what it computes again, gradients of its MLP, ``2 p I`` a token; the head's gradient, ``w V D``;
     - or in the end, without activations: gradients of the embedding, ``w V D``; tied, three of it.
     """
@@ -190,7 +190,7 @@ def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = Fals
     head, head_low = (width * shape.head, product * shape.head) if trained else (0, 0)  # gradients
     heads = 3 * head_low if row.scored > chunk else head_low + max(logits, head if autocast else 0)
     most = max(
-        norm + head_copy + max(logits + softmax + early, 2 * logits + softmax, heads),
+        norm + head_copy + max(logits + softmax + early, heads),
         (whole + copies if recomputes else 0) + 2 * product * shape.intermediate * row.tokens + head,
         (3 if shape.tied else 1) * head - activations,
     )
