@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from ray.exceptions import RayError, RayTaskError
+from ray import exceptions
 from ray.rllib.core import COMPONENT_LEARNER
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.annotations import override
@@ -86,10 +86,14 @@ class Ranks:
                     dist.broadcast(parameter, src=0)
 
 
-def _death(answer: Any) -> RayError | None:
-    """Why the process that was asked has ended; None if it has answered, be it with an error of its own."""
-    error = answer.get()
-    return error if isinstance(error, RayError) and not isinstance(error, RayTaskError) else None
+def _has_died(answer: Any) -> bool:
+    """Whether the process that was asked has ended. Any other error is one of the call, or one that it raised.
+
+    What it raised has the type of its cause as well, and that may be the end of another process.
+    """
+    ends = (exceptions.RayActorError, exceptions.WorkerCrashedError, exceptions.OutOfMemoryError, exceptions.NodeDiedError)
+    no_ends = (exceptions.ActorUnavailableError, exceptions.RayTaskError)
+    return not answer.ok and isinstance(answer.get(), ends) and not isinstance(answer.get(), no_ends)
 
 
 class RAPOLearnerGroup(LearnerGroup):
@@ -119,12 +123,11 @@ class RAPOLearnerGroup(LearnerGroup):
         answers: list[Any] = []
         while workers.num_outstanding_async_reqs() and all(answer.ok for answer in answers):
             answers += workers.fetch_ready_async_reqs(timeout_seconds=_LOOK_S).result_or_errors
-        if not all(answer.ok for answer in answers) and not any(map(_death, answers)):
+        if not all(answer.ok for answer in answers) and not any(map(_has_died, answers)):
             answers += workers.fetch_ready_async_reqs(timeout_seconds=_DEATH_S).result_or_errors
-        for answer in answers:
-            if error := _death(answer):
-                told = " ".join(str(error).split())
-                raise LearnerError(f"learner {answer.actor_id} of {len(self)} died in an update: {told}") from error
+        for answer in filter(_has_died, answers):
+            told = " ".join(str(answer.get()).split())
+            raise LearnerError(f"learner {answer.actor_id} of {len(self)} died in an update: {told}") from answer.get()
         return answers
 
     @override(LearnerGroup)
