@@ -165,12 +165,10 @@ class CausalLMRLModule(TorchRLModule):
             return {name: tensor.detach() for name, tensor in self.adapters.tensors().items()}
         weights = self.language_model.state_dict(keep_vars=True)
         weights[LM_HEAD] = self.language_model.get_output_embeddings().weight
-        computed = {id(tensor): self._computed(tensor.detach()) for tensor in weights.values()}
+        computed = {id(tensor): tensor.detach() for tensor in weights.values()}
+        if isinstance(self._call_model, ShardedModel):
+            computed = {key: self._call_model.computed(tensor) for key, tensor in computed.items()}
         return {name: computed[id(tensor)] for name, tensor in weights.items()}
-
-    def _computed(self, tensor: torch.Tensor) -> torch.Tensor:
-        sharded = self._call_model
-        return sharded.computed(tensor) if isinstance(sharded, ShardedModel) else tensor
 
     @override(TorchRLModule)
     def set_state(self, state: PackedWeights) -> None:

@@ -243,7 +243,7 @@ def _first_learner(learner_group: Any, function: Callable[[Any], Any]) -> Any:
 
     Raises:
         WeightSyncError: it raised on a learner, which lives on (RLlib would end it, and not tell why).
-        RayError: a learner died.
+        LearnerError: a learner died.
     """
 
     def answer(learner: Any) -> tuple[Any, str]:
@@ -252,11 +252,7 @@ def _first_learner(learner_group: Any, function: Callable[[Any], Any]) -> Any:
         except Exception as error:
             return None, f"{type(error).__name__}: {error}"
 
-    results = list(learner_group.foreach_learner(answer).result_or_errors)
-    for result in results:
-        if not result.ok:
-            raise result.get()
-    answers = [result.get() for result in results]
+    answers = learner_group.on_all(answer, "a sync of weights")
     for index, (_, error) in enumerate(answers):
         if error:
             raise WeightSyncError(f"learner {index} could not give its weights to the engines: {error}")

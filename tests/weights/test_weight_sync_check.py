@@ -196,10 +196,7 @@ def test_a_learner_that_cannot_publish_is_named_and_lives_on() -> None:
 
     learner = SimpleNamespace(score=lambda sequences: SCORES, weights=SimpleNamespace(publish=publish))
 
-    def foreach_learner(function: Callable[[Any], Any]) -> SimpleNamespace:
-        return SimpleNamespace(result_or_errors=[ResultOrError(result=function(learner))])
-
-    group = SimpleNamespace(is_local=False, foreach_learner=foreach_learner)
+    group = SimpleNamespace(is_local=False, on_all=lambda function, during: [function(learner)])
     with pytest.raises(WeightSyncError, match="learner 0 could not give its weights to the engines: OSError: no memory left"):
         WeightSync(canary()).run(group, Runners(1, lambda index, starts: None))
 
