@@ -83,9 +83,8 @@ class Ranks:
     def copy_from_first(self, parameters: Iterable[torch.Tensor]) -> None:
         """Overwrite parameters with those of rank 0, so that all ranks start alike."""
         if self._distributed:
-            with torch.no_grad():
-                for parameter in parameters:
-                    dist.broadcast(parameter, src=0)
+            for parameter in parameters:
+                dist.broadcast(parameter.detach(), src=0)
 
 
 def _has_died(answer: Any) -> bool:
