@@ -82,7 +82,7 @@ class WeightSyncError(RuntimeError):
 
 
 class LearnerError(RuntimeError):
-    """A learner could not compute an update (raised on all ranks together), or died in it."""
+    """A learner could not compute an update (raised on all ranks together), or died in any call."""
 
 
 class NotFiniteError(LearnerError):

@@ -100,8 +100,10 @@ class _Steps:
 
     def parts(self, group: SampleGroup) -> dict[str, float]:
         """Seconds of a step by part."""
-        clocked = [(layer.self_attn, "attention") for layer in decoder_layers(self._trained.model)]
-        clocked += [(layer.mlp, "mlp") for layer in decoder_layers(self._trained.model)]
+        clocked: list[tuple[torch.nn.Module, str]] = []
+        for layer in decoder_layers(self._trained.model):
+            # also the layer: the backward pass of its MLP, which is open then, asks for all of it to be computed again
+            clocked += [(layer.self_attn, "attention"), (layer.mlp, "mlp"), (layer, OTHER)]
         for module, part in clocked:
             module.forward = self._clock.of(part, module.forward)
         try:

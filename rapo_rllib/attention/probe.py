@@ -47,7 +47,7 @@ class Passes:
     Args:
         call: calls a function with the language model and further arguments.
         dtype: of autocast; None for none.
-        attempt: calls the first of two functions; if that raises on one of several learners, it raises on all of them. The
+        attempt: returns the first of two functions' result; if that raises on one of several learners, it raises on all. The
             second one passes through the model as often, in place of the first's passes that are left.
     """
 
@@ -82,7 +82,7 @@ def row_attention(language_model: PreTrainedModel, requested: str = "auto", pass
         )
     probe, reasons = Probe(language_model, requested, passes), list[str]()
     with _probing(language_model):
-        expected = probe.values_of_separate_sequences()
+        expected = probe.passes.attempt(probe.values_of_separate_sequences, probe.values_of_separate_sequences)
         for attention in CANDIDATES[requested]:
             reason = probe.reason_against(attention, expected)
             if reason is None:
@@ -126,7 +126,7 @@ class Probe:
 
     def __init__(self, language_model: PreTrainedModel, requested: str, passes: Passes | None = None) -> None:
         self._model = language_model
-        self._passes = passes or Passes(lambda function, *arguments: function(language_model, *arguments))
+        self.passes = passes or Passes(lambda function, *arguments: function(language_model, *arguments))
         vocabulary, device = language_model.config.get_text_config().vocab_size, next(language_model.parameters()).device
         sizes = SIZES[requested]
         self.rows = {share: _row(vocabulary, share, *sizes).to(device) for share in (False, True)}
@@ -141,7 +141,7 @@ class Probe:
         """Why the model cannot be used in this way; None if it can, and the model is left switched to it."""
         own = self._model.config._attn_implementation
         try:
-            self._passes.attempt(lambda: self._check(attention, expected), self._stand_in)
+            self.passes.attempt(lambda: self._check(attention, expected), self._stand_in)
         except Exception as error:  # whatever a model of any origin raises at arguments that it does not know
             self._model.set_attn_implementation(own)
             return f"{type(error).__name__}: {error}".splitlines()[0]
@@ -152,7 +152,7 @@ class Probe:
         values, seen = self._values(attention), self._seen_of_siblings(attention)
         for name, found in values.items():
             wrong = float((found - expected[name]).norm() / expected[name].norm())
-            low = (self._passes.dtype or found.dtype).itemsize < 4
+            low = (self.passes.dtype or found.dtype).itemsize < 4
             tolerance = LOW_PRECISION_TOLERANCE if low else TOLERANCE
             if not wrong < tolerance * (GRADIENTS if name == "gradients" else 1):
                 raise ArithmeticError(f"{name} differ by {wrong:.0%} from those of separate sequences")
@@ -169,14 +169,14 @@ class Probe:
     def _seen_of_siblings(self, attention: RowAttention) -> float:
         """How far the states of the other responses, before and behind it in the row, change with the tokens of the second."""
         rows = self.rows[True], self._changed
-        before, after = (self._passes.call(self._states, attention, row)[row.trajectory_ids != SECOND] for row in rows)
+        before, after = (self.passes.call(self._states, attention, row)[row.trajectory_ids != SECOND] for row in rows)
         return float((after - before).norm() / before.norm())
 
     def _values(self, attention: RowAttention) -> Values:
         """Hidden states of a pass, and where one can be had the gradient of a vector that is added to all embeddings."""
         embedding, added = _embedding(self._model), list[torch.Tensor]()
         if embedding is None:
-            return {"hidden states": self._passes.call(self._states, attention)}
+            return {"hidden states": self.passes.call(self._states, attention)}
 
         def add(module: Any, arguments: Any, output: torch.Tensor) -> torch.Tensor:
             if not added:  # some models look up the same tokens twice
@@ -186,7 +186,7 @@ class Probe:
         with torch.enable_grad():
             hook = embedding.register_forward_hook(add)
             try:
-                states = self._passes.call(self._states, attention)
+                states = self.passes.call(self._states, attention)
             finally:
                 hook.remove()
             factors = torch.randn(states.shape, generator=torch.Generator().manual_seed(0)).to(states)
@@ -196,7 +196,7 @@ class Probe:
     def _states(self, language_model: PreTrainedModel, attention: RowAttention, row: PackedRow | None = None) -> torch.Tensor:
         """Hidden states ``[N, D]`` that predict the row's loss tokens, in an order that does not depend on ``attention``."""
         row = row or self.rows[attention is not RowAttention.UNSHARED]
-        with torch.autocast(row.token_ids.device.type, self._passes.dtype, enabled=self._passes.dtype is not None):
+        with torch.autocast(row.token_ids.device.type, self.passes.dtype, enabled=self.passes.dtype is not None):
             return hidden_states(language_model, row, attention)[row.scored_positions[row.loss_index]]
 
 

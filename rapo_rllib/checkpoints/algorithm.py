@@ -25,7 +25,6 @@ from typing import Any
 import ray
 from pyarrow.fs import FileSystem, LocalFileSystem, copy_files
 from ray.air._internal.json import SafeFallbackEncoder
-from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.tune.utils.file_transfer import sync_dir_between_nodes
 
 from rapo_rllib.checkpoints.folder import RESULT, atomic_directory, check_whole, finish_replacement
@@ -39,12 +38,12 @@ class AlgorithmCheckpoints:
     """Writes and reads all of a run: what the algorithm itself keeps, and what its learners keep together.
 
     Args:
-        learner_group: of the algorithm.
+        learner_group: of the algorithm, a ``RAPOLearnerGroup``.
         weights_lock: held while weights are read or changed.
         with_policy: write the policy as a Hugging Face folder, too.
     """
 
-    def __init__(self, learner_group: LearnerGroup, weights_lock: AbstractContextManager[Any], with_policy: bool) -> None:
+    def __init__(self, learner_group: Any, weights_lock: AbstractContextManager[Any], with_policy: bool) -> None:
         self._learner_group, self._weights_lock, self._with_policy = learner_group, weights_lock, with_policy
 
     def save(
@@ -107,6 +106,7 @@ class AlgorithmCheckpoints:
 
         Raises:
             CheckpointError: a learner could not; all are alive still (RLlib would give up one that raised).
+            LearnerError: a learner died.
         """
         home, path = _address(), str(folder)
         folder.mkdir(exist_ok=True)
@@ -123,14 +123,14 @@ class AlgorithmCheckpoints:
                 if writes:
                     sync_dir_between_nodes(here, copied, home, path, max_size_bytes=None)
 
-        def answer(learner: Any, _: Any = None) -> str | None:
+        def answer(learner: Any) -> str | None:
             try:
                 locally(learner)
             except Exception as error:
                 return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
             return None
 
-        answers = [result.get() for result in self._learner_group.foreach_learner(answer).result_or_errors]
+        answers = self._learner_group.on_all(answer, f"{'writing' if writes else 'reading'} a checkpoint")
         if failed := [text for text in answers if text]:
             raise CheckpointError(failed[0])
 

@@ -19,15 +19,13 @@ def export_policy(model: ModelSettings, learner_group: Any, folder: str | Path, 
 
     Raises:
         ValueError: adapters were asked for, and there are none.
-        RuntimeError: no learner could write it.
+        RuntimeError: no learner could write it, or one died.
     """
     if not merged and model.lora is None:
         raise ValueError("export_policy(merged=False): adapters are trained with model.lora only; leave merged out")
     target = Path(folder).absolute()
     target.mkdir(parents=True, exist_ok=True)
-    results = learner_group.foreach_learner(lambda learner: learner.weights.export(str(target), merged))
-    for result in results.result_or_errors:
-        result.get()
+    learner_group.on_all(lambda learner: learner.weights.export(str(target), merged), "an export of the policy")
     if not (target / ("config.json" if merged else "adapter_config.json")).exists():
         raise RuntimeError(f"the policy was not written to {target}: do learners and driver share this folder?")
     return target

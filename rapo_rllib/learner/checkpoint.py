@@ -67,13 +67,12 @@ def load_training_state(
     parameters = _trained(policy)
     stored = dcp.FileSystemReader(folder).read_metadata()
     _check_names(folder, stored, parameters)
-    stored_keys = stored.state_dict_metadata
-    names = [key.removeprefix("progress.") for key in stored_keys if key.startswith("progress.")]
+    generators = _under(stored, f"rng.{_rank()}.")
     state: dict[str, Any] = {
         "weights": _exact(parameters, optimizer),
         "optimizer": _empty_entries(stored, parameters),
-        "rng": {str(_rank()): {d: own for d, own in _generators().items() if f"rng.{_rank()}.{d}" in stored_keys}},
-        "progress": dict.fromkeys(names, 0),
+        "rng": {str(_rank()): {device: own for device, own in _generators().items() if device in generators}},
+        "progress": dict.fromkeys(_under(stored, "progress."), 0),
     }
     with _alone_or_together() as no_dist:
         dcp.load(state, checkpoint_id=folder, no_dist=no_dist)
@@ -82,11 +81,9 @@ def load_training_state(
             parameter.copy_(state["weights"][name])  # rounds masters; nothing else to do without
     indexed = {index: state["optimizer"][name] for index, (name, _) in enumerate(parameters) if state["optimizer"].get(name)}
     optimizer.load_state_dict({"state": indexed, "param_groups": optimizer.state_dict()["param_groups"]})
-    generators = state["rng"][str(_rank())]
-    if "cpu" in generators:
-        torch.set_rng_state(generators["cpu"])
-    if "cuda" in generators:
-        torch.cuda.set_rng_state(generators["cuda"])
+    setters = {"cpu": torch.set_rng_state, "cuda": torch.cuda.set_rng_state}
+    for device, generator in state["rng"][str(_rank())].items():
+        setters[device](generator)
     return state["progress"]
 
 
@@ -126,14 +123,17 @@ def _stepped_on(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [tensor for group in optimizer.param_groups for tensor in group["params"]]
 
 
+def _under(stored: Metadata, prefix: str) -> dict[str, Any]:
+    """What is known of the entries under names with this prefix, which is left out."""
+    return {key.removeprefix(prefix): of for key, of in stored.state_dict_metadata.items() if key.startswith(prefix)}
+
+
 def _empty_entries(stored: Metadata, parameters: NamedParameters) -> dict[str, dict[str, torch.Tensor]]:
     """Tensors to read the optimiser's entries into, sharded as the parameters are here."""
     by_name: dict[str, dict[str, torch.Tensor]] = {name: {} for name, _ in parameters}
     shapes = dict(parameters)
-    for key, found in stored.state_dict_metadata.items():
-        if not key.startswith("optimizer."):
-            continue
-        name, _, entry = key.removeprefix("optimizer.").rpartition(".")
+    for key, found in _under(stored, "optimizer.").items():
+        name, _, entry = key.rpartition(".")
         assert isinstance(found, TensorStorageMetadata), key
         like, dtype = shapes[name], found.properties.dtype
         alike = found.size == like.shape
@@ -142,11 +142,8 @@ def _empty_entries(stored: Metadata, parameters: NamedParameters) -> dict[str, d
 
 
 def _check_names(folder: str, stored: Metadata, parameters: NamedParameters) -> None:
-    there = {
-        key.removeprefix("weights."): tuple(value.size)
-        for key, value in stored.state_dict_metadata.items()
-        if key.startswith("weights.") and isinstance(value, TensorStorageMetadata)
-    }
+    weights = _under(stored, "weights.")
+    there = {name: tuple(found.size) for name, found in weights.items() if isinstance(found, TensorStorageMetadata)}
     here = {name: tuple(parameter.shape) for name, parameter in parameters}
     if there != here:
         wrong = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))

@@ -85,10 +85,10 @@ class ShardedModel:
             self._root.reshard()  # no backward pass will do it
         return result
 
-    def attempt(self, work: Callable[[], Any], stand_in: Callable[[], Any]) -> None:
+    def attempt(self, work: Callable[[], Result], stand_in: Callable[[], Any]) -> Result:
         """Call ``work``; if it raises on one learner, its passes are ended by those of ``stand_in``, and all learners raise."""
-        with self._ranks.raise_on_all_ranks("trying it"):
-            self._lockstep.run([work], lambda function: function(), lambda _: stand_in())
+        with self._ranks.raise_on_all_ranks("a trial pass"):
+            return self._lockstep.run([work], lambda function: function(), lambda _: stand_in())[0]
 
     def computed(self, weight: torch.Tensor) -> torch.Tensor:
         """Return a weight, or a shard of it, in the dtype that passes compute with."""

@@ -109,7 +109,5 @@ def _relevant(config: PretrainedConfig) -> dict[str, Any]:
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     """Find what shows that the two are different models. Keys that only one version of transformers writes do not."""
-    for key in sorted(before.keys() & now.keys()):
-        if before[key] != now[key]:
-            return f"in config.json {key} is {before[key]!r}, here {now[key]!r}"
-    return None
+    changed = (key for key in sorted(before.keys() & now.keys()) if before[key] != now[key])
+    return next((f"in config.json {key} is {before[key]!r}, here {now[key]!r}" for key in changed), None)

@@ -166,8 +166,9 @@ class RAPOTorchLearner(TorchLearner):
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Logprobs that an engine with the current weights should report; see ``CausalLMRLModule.score_as_engine``."""
-        with _torch_threads(self._num_threads()):
-            scores = self.policy.score_as_engine(sequences)
+        score = self.policy.score_as_engine
+        with _torch_threads(self._num_threads()), self._ranks.raise_on_all_ranks("scoring as an engine"):
+            (scores,) = self.rows.run([sequences], score, partial(score, rounds=False))
         return_free_memory()  # of the copies that rounding took
         return scores
 

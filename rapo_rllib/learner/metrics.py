@@ -78,8 +78,7 @@ def _combined(table: torch.Tensor) -> LossMetrics:
 
 
 def _over_ranks(metrics: LossMetrics, ranks: Ranks) -> LossMetrics:
-    values = {name: float(getattr(metrics, name)) for name in _NAMES}
-    sums = dict(zip(values, ranks.sum(list(values.values())), strict=True))
-    maxima = dict(zip(values, ranks.max(list(values.values())), strict=True))
-    chosen = {name: maxima[name] if name.endswith("_max") else sums[name] for name in values}
+    values = [float(getattr(metrics, name)) for name in _NAMES]
+    both = zip(_NAMES, ranks.sum(values), ranks.max(values), strict=True)
+    chosen = {name: largest if name.endswith("_max") else total for name, total, largest in both}
     return LossMetrics(**{name: torch.tensor(value, dtype=torch.float64) for name, value in chosen.items()})

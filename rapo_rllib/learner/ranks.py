@@ -7,13 +7,15 @@ failed. Passes through sharded weights are full of collectives: ``lockstep.py`` 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from threading import Lock
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from ray.exceptions import RayError, RayTaskError
+from ray import exceptions
 from ray.rllib.core import COMPONENT_LEARNER
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.annotations import override
@@ -81,15 +83,15 @@ class Ranks:
     def copy_from_first(self, parameters: Iterable[torch.Tensor]) -> None:
         """Overwrite parameters with those of rank 0, so that all ranks start alike."""
         if self._distributed:
-            with torch.no_grad():
-                for parameter in parameters:
-                    dist.broadcast(parameter, src=0)
+            for parameter in parameters:
+                dist.broadcast(parameter.detach(), src=0)
 
 
-def _death(answer: Any) -> RayError | None:
-    """Why the process that was asked has ended; None if it has answered, be it with an error of its own."""
-    error = answer.get()
-    return error if isinstance(error, RayError) and not isinstance(error, RayTaskError) else None
+def _has_died(answer: Any) -> bool:
+    """Whether the process that was asked has ended. An error that it raised has its cause's type, too: the end of another."""
+    ends = (exceptions.RayActorError, exceptions.WorkerCrashedError, exceptions.OutOfMemoryError, exceptions.NodeDiedError)
+    no_ends = (exceptions.ActorUnavailableError, exceptions.RayTaskError)
+    return not answer.ok and isinstance(answer.get(), ends) and not isinstance(answer.get(), no_ends)
 
 
 class RAPOLearnerGroup(LearnerGroup):
@@ -98,6 +100,9 @@ class RAPOLearnerGroup(LearnerGroup):
     State is made from the first learner's answers, for which the others give their shards.
     """
 
+    _worker_manager: Any  # of remote learners
+    _one_call = Lock()  # of two at once, some learners could take the second first, and all wait for each other
+
     @override(LearnerGroup)
     def update(self, **kwargs: Any) -> list[StateDict]:
         """RLlib's, which would wait for all learners, and those that wait for a dead one end by torch's deadline: half an hour.
@@ -105,45 +110,46 @@ class RAPOLearnerGroup(LearnerGroup):
         Raises:
             LearnerError: the process of a learner ended, or one has failed before.
         """
-        if (workers := self._worker_manager) is None:  # one local learner
-            found: list[StateDict] = super().update(**kwargs)
-            return found
-        self._answers(workers)  # to an update that was interrupted
-        if workers.num_healthy_actors() < len(self):
-            raise LearnerError("a learner has failed before, and RLlib asks it no more: go on from a checkpoint")
-        super().update(**kwargs, async_update=True)
-        return self._get_results(sorted(self._answers(workers), key=lambda answer: answer.actor_id))
+        ask = partial(super().update, **kwargs)
+        found: list[StateDict] = ask() if self.is_local else self._asked(partial(ask, async_update=True), "an update")
+        return found
 
-    def _answers(self, workers: Any) -> list[Any]:
-        """What all learners answer; those that wait for one that has failed are not waited for."""
-        answers: list[Any] = []
+    def on_all(self, function: Callable[[Any], Any], during: str) -> list[Any]:
+        """What a function returns on each learner; it should not raise, as RLlib ends a remote learner then.
+
+        Raises:
+            LearnerError: the process of a learner ended ``during`` that, or one has failed before.
+        """
+        if self.is_local:
+            return [function(self._learner)]
+        return self._asked(partial(self._worker_manager.foreach_actor_async, function), during)
+
+    def _asked(self, ask: Callable[[], Any], during: str) -> list[Any]:
+        with self._one_call:
+            if self._worker_manager.num_healthy_actors() < len(self):
+                raise LearnerError("a learner has failed before, and RLlib asks it no more: go on from a checkpoint")
+            self._answers("a call that was interrupted")
+            ask()
+            return self._answers(during)
+
+    def _answers(self, during: str) -> list[Any]:
+        """What all learners answer, in their order; those that wait for one that has failed are not waited for."""
+        workers, answers = self._worker_manager, list[Any]()
         while workers.num_outstanding_async_reqs() and all(answer.ok for answer in answers):
             answers += workers.fetch_ready_async_reqs(timeout_seconds=_LOOK_S).result_or_errors
-        if not all(answer.ok for answer in answers) and not any(map(_death, answers)):
+        if not all(answer.ok for answer in answers) and not any(map(_has_died, answers)):
             answers += workers.fetch_ready_async_reqs(timeout_seconds=_DEATH_S).result_or_errors
-        for answer in answers:
-            if error := _death(answer):
-                told = " ".join(str(error).split())
-                raise LearnerError(f"learner {answer.actor_id} of {len(self)} died in an update: {told}") from error
-        return answers
+        for answer in filter(_has_died, answers):
+            told = " ".join(str(answer.get()).split())
+            raise LearnerError(f"learner {answer.actor_id} of {len(self)} died in {during}: {told}") from answer.get()
+        return self._get_results(sorted(answers, key=lambda answer: answer.actor_id))
 
     @override(LearnerGroup)
-    def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        **kwargs: Any,
-    ) -> StateDict:
+    def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> StateDict:
         """RLlib's, which would ask the first learner alone; of several with shards it would wait for the others for ever."""
-        if self.is_local or not self._check_component(COMPONENT_LEARNER, components, not_components):
-            state: StateDict = super().get_state(components, not_components=not_components, **kwargs)
-            return state
-        wanted = self._get_subcomponents(COMPONENT_LEARNER, components)
-        unwanted = self._get_subcomponents(COMPONENT_LEARNER, not_components)
-
-        def from_all(learner: Any, _: Any = None) -> StateDict | None:
-            state: StateDict | None = learner.state_from_all(wanted, unwanted, **kwargs)
-            return state
-
-        return {COMPONENT_LEARNER: self._get_results(self.foreach_learner(from_all))[0]}
+        if not self.is_local and self._check_component(COMPONENT_LEARNER, components, not_components):
+            wanted, unwanted = (self._get_subcomponents(COMPONENT_LEARNER, names) for names in (components, not_components))
+            states = self.on_all(lambda learner: learner.state_from_all(wanted, unwanted, **kwargs), "a copy of its state")
+            return {COMPONENT_LEARNER: states[0]}
+        state: StateDict = super().get_state(components, not_components=not_components, **kwargs)
+        return state

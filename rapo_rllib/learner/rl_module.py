@@ -165,12 +165,10 @@ class CausalLMRLModule(TorchRLModule):
             return {name: tensor.detach() for name, tensor in self.adapters.tensors().items()}
         weights = self.language_model.state_dict(keep_vars=True)
         weights[LM_HEAD] = self.language_model.get_output_embeddings().weight
-        computed = {id(tensor): self._computed(tensor.detach()) for tensor in weights.values()}
+        computed = {id(tensor): tensor.detach() for tensor in weights.values()}
+        if isinstance(self._call_model, ShardedModel):
+            computed = {key: self._call_model.computed(tensor) for key, tensor in computed.items()}
         return {name: computed[id(tensor)] for name, tensor in weights.items()}
-
-    def _computed(self, tensor: torch.Tensor) -> torch.Tensor:
-        sharded = self._call_model
-        return sharded.computed(tensor) if isinstance(sharded, ShardedModel) else tensor
 
     @override(TorchRLModule)
     def set_state(self, state: PackedWeights) -> None:
@@ -184,13 +182,14 @@ class CausalLMRLModule(TorchRLModule):
         self.language_model.load_state_dict(shards, strict=True)
 
     @torch.no_grad()
-    def score_as_engine(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+    def score_as_engine(self, sequences: Sequence[Sequence[int]], *, rounds: bool = True) -> list[list[float]]:
         """Teacher-forced logprobs (nats, temperature 1) under the current weights, rounded as the engine receives them.
 
         ``result[i][j]`` belongs to token ``j + 1`` of sequence ``i``. Each sequence needs at least two tokens.
+        ``rounds=False`` passes through the weights as they are, without the memory that rounding takes.
         """
         with nullcontext() if self.adapters is None else self.adapters.off():
-            return self._call_model(_rounded_logprobs, sequences, self.engine_dtype, self.adapters)
+            return self._call_model(_logprobs, sequences, self.engine_dtype if rounds else None, self.adapters)
 
     def export(self, folder: str, *, merged: bool = True, write: bool = True) -> None:
         """Write weights and tokenizer as a Hugging Face folder that ``transformers`` and vLLM load.
@@ -218,10 +217,10 @@ class CausalLMRLModule(TorchRLModule):
             save_causal_lm(self.language_model, folder, weights)
 
 
-def _rounded_logprobs(
-    language_model: PreTrainedModel, sequences: Sequence[Sequence[int]], dtype: torch.dtype, adapters: Adapters | None = None
+def _logprobs(
+    language_model: PreTrainedModel, sequences: Sequence[Sequence[int]], dtype: torch.dtype | None, adapters: Adapters | None
 ) -> list[list[float]]:
-    with rounded(language_model, dtype, adapters):
+    with nullcontext() if dtype is None else rounded(language_model, dtype, adapters):
         return [_sequence_logprobs(language_model, sequence) for sequence in sequences]
 
 

@@ -114,7 +114,7 @@ class WeightSync:
         )
 
     def _load_locally(self, learner_group: Any, group: Any) -> _Loaded:
-        publication, publish_s = _published(learner_group, group, self._transfer)
+        publication, publish_s = _published(learner_group, group, self._transfer, self._timeout_s)
         answer = group.local_env_runner.load_policy(publication, self.canary.sequences)
         if isinstance(answer, LoadFailure):
             raise WeightSyncError(f"{answer.engine.shown} could not load weight version {answer.version}: {answer.error}")
@@ -126,7 +126,7 @@ class WeightSync:
         tries, num_restarts = (_MAX_LOADS if self._restarts else 1), 0
         for left in reversed(range(tries)):
             try:
-                publication, publish_s = _published(learner_group, group, self._transfer)
+                publication, publish_s = _published(learner_group, group, self._transfer, self._timeout_s)
             except WeightSyncError as error:
                 if self._transfer not in VLLM_TRANSFERS or not left:
                     raise
@@ -203,15 +203,15 @@ def _has_remote_runners(env_runner_group: Any) -> bool:
     return env_runner_group.local_env_runner is None or bool(env_runner_group.num_remote_env_runners())
 
 
-def _published(learner_group: Any, env_runner_group: Any, transfer: str) -> tuple[Publication, float]:
-    """Let the learners publish, and the seconds that took."""
+def _published(learner_group: Any, env_runner_group: Any, transfer: str, timeout_s: float) -> tuple[Publication, float]:
+    """Let the learners publish, and the seconds that took. An engine that is silent or has ended is sent nothing."""
     start = time.perf_counter()
     publication: Publication
     if learner_group.is_local and not _has_remote_runners(env_runner_group):
         publication = learner_group._learner.weights.publish_local()
     elif transfer in VLLM_TRANSFERS:
         manager = env_runner_group._worker_manager  # RLlib has no other way to the actors
-        names = manager.foreach_actor("engine_name").ignore_errors()
+        names = manager.foreach_actor("engine_name", timeout_seconds=timeout_s).ignore_errors()
         handles = {result.get().unique: manager.actors()[result.actor_id] for result in names}
         publication = _first_learner(learner_group, lambda learner: learner.weights.send(transfer, handles))
     else:
@@ -243,7 +243,7 @@ def _first_learner(learner_group: Any, function: Callable[[Any], Any]) -> Any:
 
     Raises:
         WeightSyncError: it raised on a learner, which lives on (RLlib would end it, and not tell why).
-        RayError: a learner died.
+        LearnerError: a learner died.
     """
 
     def answer(learner: Any) -> tuple[Any, str]:
@@ -252,11 +252,7 @@ def _first_learner(learner_group: Any, function: Callable[[Any], Any]) -> Any:
         except Exception as error:
             return None, f"{type(error).__name__}: {error}"
 
-    results = list(learner_group.foreach_learner(answer).result_or_errors)
-    for result in results:
-        if not result.ok:
-            raise result.get()
-    answers = [result.get() for result in results]
+    answers = learner_group.on_all(answer, "a sync of weights")
     for index, (_, error) in enumerate(answers):
         if error:
             raise WeightSyncError(f"learner {index} could not give its weights to the engines: {error}")

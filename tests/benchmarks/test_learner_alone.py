@@ -12,6 +12,8 @@ from learner_parts.side import Options
 from learner_parts.step import Trained, tree_group
 from learner_parts.tree_shapes import TreeShape
 
+from rapo_rllib.models.activation_checkpointing import decoder_layers
+
 OPTIONS = Options("", "float32", threads=1, gradient_checkpointing="selective", trl_batch=2)
 
 
@@ -79,3 +81,21 @@ def test_both_ways_give_the_same_gradients_and_every_part_takes_time() -> None:
     assert all(step["seconds"][name] > 0 for name in roofline.PARTS)
     assert sum(step["share"].values()) == pytest.approx(1.0)
     assert "forward" not in vars(trained.model.get_decoder().layers[0].mlp)
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [False, True, "selective"])
+def test_norms_count_as_other_also_where_they_are_computed_again(
+    monkeypatch: pytest.MonkeyPatch, gradient_checkpointing: bool | str
+) -> None:
+    """The backward pass of an MLP asks for its layer to be computed again. Here norms alone take time, a second each."""
+    trained = Trained.load(Options("", "float32", 1, gradient_checkpointing, 2), tiny=True)
+    seconds = [0.0]
+    monkeypatch.setattr(roofline, "_now", lambda device: seconds[0])
+    steps, group = roofline._Steps(trained), tree_group(TreeShape(20, ((2, 12),)), trained.shape.vocabulary)
+    layers = decoder_layers(trained.model)
+    for layer in layers:
+        for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+            norm.register_forward_pre_hook(lambda *_: seconds.append(seconds.pop() + 1.0))
+    passes = 2 if gradient_checkpointing else 1
+    assert steps.parts(group) == {**dict.fromkeys(roofline.PARTS, 0.0), "other": 2.0 * len(layers) * passes}
+    assert not any("forward" in vars(layer) for layer in layers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from tiny_learner import TinyConfig, trajectory_groups
 from tiny_models import save_tiny_model
 from torch.distributed.tensor import DTensor
 
-from rapo_rllib.attention import block_attention
+from rapo_rllib.attention import block_attention, probe
 from rapo_rllib.attention.forward import RowAttention
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import LearnerError
+from rapo_rllib.learner import rl_module
 from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.settings import LoraSettings, ObjectiveSettings
 from rapo_rllib.weights.dtensor import full_tensor
@@ -323,6 +324,50 @@ def test_the_backward_pass_of_an_attention_is_tried_on_shards(
     expected = updated(learner(folders["llama"]), batch(4, 2, {}))
     for attention, metrics in results_of(processes.run(2, probed, folders["llama"], fault, on)):
         assert attention == found and metrics == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def failing_once(right: Callable[..., Any], rank: int, call: int) -> Callable[..., Any]:
+    """The same function, whose call of this number raises, on the second learner."""
+    calls = iter(range(1, 1000))
+
+    def called(*arguments: Any) -> Any:
+        if next(calls) == call and rank == 1:
+            raise OSError("no memory")
+        return right(*arguments)
+
+    return called
+
+
+def probe_fails(rank: int, world_size: int, folder: Path) -> str:
+    """A job: one learner raises where the others go on to gather a layer, before any attention has been tried."""
+    faulty = failing_once(probe.hidden_states, rank, 1)
+    with patch.object(probe, "hidden_states", faulty), pytest.raises(LearnerError) as caught:
+        learner(folder, rank, world_size, learner_parallelism="fsdp")
+    return str(caught.value)
+
+
+def score_fails(rank: int, world_size: int, folder: Path, settings: dict[str, Any]) -> tuple[str, bool]:
+    """A job: one learner raises between two sequences; then whether scores are what they were before."""
+    made = learner(folder, rank, world_size, dtype="float32", learner_parallelism="fsdp", **settings)
+    before, faulty = made.score(SEQUENCES), failing_once(rl_module._sequence_logprobs, rank, 2)
+    with patch.object(rl_module, "_sequence_logprobs", faulty), pytest.raises(LearnerError) as caught:
+        made.score(SEQUENCES)
+    return str(caught.value), made.score(SEQUENCES) == before
+
+
+def test_a_learner_that_raises_in_the_first_pass_of_the_probe_leaves_none_waiting(
+    processes: LearnerProcesses, folders: dict[str, Path]
+) -> None:
+    for message in results_of(processes.run(2, probe_fails, folders["llama"])):
+        assert message == "a trial pass failed on 1 of 2 learners; learner 1: OSError: no memory"
+
+
+@pytest.mark.parametrize("settings", [{}, {"lora": LoraSettings(rank=4)}], ids=["full", "lora"])
+def test_a_learner_that_raises_in_scoring_as_an_engine_leaves_none_waiting(
+    processes: LearnerProcesses, folders: dict[str, Path], settings: dict[str, Any]
+) -> None:
+    for message, same in results_of(processes.run(2, score_fails, folders["qwen2"], settings)):
+        assert message == "scoring as an engine failed on 1 of 2 learners; learner 1: OSError: no memory" and same
 
 
 def score(rank: int, world_size: int, folder: Path, settings: dict[str, Any]) -> tuple[list[list[float]], int]:

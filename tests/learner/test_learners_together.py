@@ -41,6 +41,10 @@ ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.usefixtures("ray_session")
 
 
+def end(learner: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL) if learner._learner_index else time.sleep(600)
+
+
 class LearnerThatFails(RAPOTorchLearner):
     """Its rank 1 raises in the forward pass once it is broken, or ends; the other hears nothing of that end."""
 
@@ -50,7 +54,7 @@ class LearnerThatFails(RAPOTorchLearner):
         if self._learner_index == 1 and self.broken:
             raise OSError("a disk is gone")
         if self.ends:
-            os.kill(os.getpid(), signal.SIGKILL) if self._learner_index else time.sleep(600)
+            end(self)
         return super()._micro_batch_loss(*args)
 
 
@@ -207,11 +211,12 @@ def test_one_failure_is_an_error_for_all(two: RAPOLearnerGroup) -> None:
         two.update(training_data=batch(4), timesteps=STEPS)
 
 
-def test_a_killed_learner_is_named_while_another_waits(folder: Path) -> None:
+@pytest.mark.parametrize("during", ["an update", "a test"])
+def test_a_killed_learner_is_named_while_another_waits(folder: Path, during: str) -> None:
     group = RAPOLearnerGroup(config=TinyConfig(folder, num_learners=2, learner_parallelism="ddp", **SETTINGS))
     pids = answers(group, lambda _: os.getpid())
     group.foreach_learner(lambda learner: setattr(learner, "ends", True))
-    with pytest.raises(LearnerError, match=rf"^learner 1 of 2 died in an update: .* pid: {pids[1]} "):
-        group.update(training_data=batch(4), timesteps=STEPS)
+    with pytest.raises(LearnerError, match=rf"^learner 1 of 2 died in {during}: .* pid: {pids[1]} "):
+        group.update(training_data=batch(4), timesteps=STEPS) if during == "an update" else group.on_all(end, during)
     os.kill(pids[0], signal.SIGKILL)  # of a machine that is there no more it would hear nothing for half an hour
     group.shutdown()

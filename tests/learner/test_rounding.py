@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_models import tiny_model
 
-from rapo_rllib.learner.rl_module import _rounded_logprobs, _sequence_logprobs
+from rapo_rllib.learner.rl_module import _logprobs, _sequence_logprobs
 from rapo_rllib.learner.rounding import rounded
 from rapo_rllib.models.activation_checkpointing import compile_layers
 
@@ -34,7 +34,7 @@ def test_scores_are_those_of_a_model_that_is_rounded_as_a_whole(compiled: bool) 
     if compiled:
         compile_layers(model, "aot_eager")
     own = [_sequence_logprobs(model, sequence) for sequence in SEQUENCES]
-    for scores in (_rounded_logprobs(model, SEQUENCES, torch.bfloat16), _rounded_logprobs(model, SEQUENCES, torch.bfloat16)):
+    for scores in (_logprobs(model, SEQUENCES, torch.bfloat16, None), _logprobs(model, SEQUENCES, torch.bfloat16, None)):
         assert scores == expected != own
     assert all(map(torch.equal, model.parameters(), before))
     assert [_sequence_logprobs(model, sequence) for sequence in SEQUENCES] == own  # and is compiled as before
@@ -51,7 +51,7 @@ def test_a_pass_that_fails_leaves_no_weight_rounded(error: type[BaseException]) 
 
     hook = model.model.layers[1].mlp.register_forward_hook(fall_over)
     with pytest.raises(error, match="a disk is gone"):
-        _rounded_logprobs(model, SEQUENCES, torch.bfloat16)
+        _logprobs(model, SEQUENCES, torch.bfloat16, None)
     assert all(map(torch.equal, model.parameters(), before))
     hook.remove()
     with rounded(model, torch.bfloat16):

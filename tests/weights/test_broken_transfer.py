@@ -223,11 +223,6 @@ def test_all_engines_are_restarted_and_get_the_version(
 
     learner = SimpleNamespace(score=lambda sequences: SCORES, weights=SimpleNamespace(send=send))
 
-    def foreach_learner(function: Any) -> Any:
-        from ray.rllib.utils.actor_manager import ResultOrError
-
-        return SimpleNamespace(result_or_errors=[ResultOrError(result=function(learner))])
-
-    learners = SimpleNamespace(is_local=False, foreach_learner=foreach_learner)
+    learners = SimpleNamespace(is_local=False, on_all=lambda function, during: [function(learner)])
     report = WeightSync(Canary([[1, 2, 3]], exact=False), "nccl", timeout_s=60.0).run(learners, group)
     assert (report.version, report.num_engines, report.num_restarts) == (7, 2, 2)

@@ -124,7 +124,7 @@ def sync(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SyncReport]:
     monkeypatch.setattr(engine_restarts, "_PAUSE_S", 0.0)
     monkeypatch.setattr(engine_restarts.ray, "kill", lambda actor, no_restart: None)
     monkeypatch.setattr(weight_sync, "_first_learner", lambda group, function: function(group))
-    weights = SimpleNamespace(publish=lambda: SENT)
+    weights = SimpleNamespace(publish=lambda: SENT, send=lambda transfer, handles: SENT)
     learner = SimpleNamespace(is_local=False, score=lambda sequences: SCORES, weights=weights)
     return lambda runners, by=None, **options: WeightSync(by or canary(), **options).run(learner, runners)
 
@@ -141,6 +141,14 @@ def test_an_engine_that_fails_is_restarted_and_confirms(sync: Any, fault: str) -
     assert (report.num_engines, report.num_restarts) == (3, 1)
     assert runners.starts == {1: 1, 2: 2, 3: 1}
     assert sync_metrics(report)["engine_restarts"] == 1 and sync_metrics(report)["engines"] == 3
+
+
+def test_an_engine_that_does_not_say_its_name_is_restarted_and_confirms(sync: Any) -> None:
+    """vLLM's own transfer asks for names before anything is sent."""
+    runners = Runners(3, lambda index, starts: None)
+    runners.hung.add((2, 1))
+    report = sync(runners, transfer="nccl")
+    assert (report.num_engines, report.num_restarts) == (3, 1) and runners.starts == {1: 1, 2: 2, 3: 1}
 
 
 @pytest.mark.parametrize(
@@ -196,10 +204,7 @@ def test_a_learner_that_cannot_publish_is_named_and_lives_on() -> None:
 
     learner = SimpleNamespace(score=lambda sequences: SCORES, weights=SimpleNamespace(publish=publish))
 
-    def foreach_learner(function: Callable[[Any], Any]) -> SimpleNamespace:
-        return SimpleNamespace(result_or_errors=[ResultOrError(result=function(learner))])
-
-    group = SimpleNamespace(is_local=False, foreach_learner=foreach_learner)
+    group = SimpleNamespace(is_local=False, on_all=lambda function, during: [function(learner)])
     with pytest.raises(WeightSyncError, match="learner 0 could not give its weights to the engines: OSError: no memory left"):
         WeightSync(canary()).run(group, Runners(1, lambda index, starts: None))
 
