@@ -86,10 +86,8 @@ def _check_workers(settings: Settings) -> None:
 
 def _check_local_engine(settings: Settings, has_env_runners: bool) -> None:
     """RLlib asks Ray for the main process's learner alone."""
-    rllib = settings.rllib
-    if has_env_runners or not rllib.num_gpus_per_env_runner:
-        return
-    if rllib.num_learners or not rllib.num_gpus_per_learner:
+    rllib, alone = settings.rllib, not has_env_runners
+    if alone and rllib.num_gpus_per_env_runner and (rllib.num_learners or not rllib.num_gpus_per_learner):
         raise ValueError(
             f"num_gpus_per_env_runner = {rllib.num_gpus_per_env_runner:g} with num_env_runners = 0: Ray gives the main process "
             "no GPU for its engine; set num_env_runners to 1 or more"
@@ -98,10 +96,8 @@ def _check_local_engine(settings: Settings, has_env_runners: bool) -> None:
 
 def _check_sleep(settings: Settings, has_env_runners: bool) -> None:
     """An engine that sleeps gives memory to a learner beside it."""
-    rllib = settings.rllib
-    shared = rllib.num_gpus_per_env_runner and rllib.num_gpus_per_learner
-    if has_env_runners:
-        shared = 0 < rllib.num_gpus_per_env_runner < 1 and 0 < rllib.num_gpus_per_learner < 1
+    gpus = (settings.rllib.num_gpus_per_env_runner, settings.rllib.num_gpus_per_learner)
+    shared = min(gpus) > 0 and (not has_env_runners or max(gpus) < 1)
     if settings.engine.sleep and (settings.update.max_staleness or not shared):
         raise ValueError(
             "engine.sleep = True is for a GPU that engine and learner share and use in turn: set num_gpus_per_env_runner and "

@@ -98,11 +98,7 @@ class ModelSettings(Knobs):
         "compile the decoder layers (torch.compile, CUDA only): faster steps after minutes at the start; default on GPUs: "
         "true, but not with `attention: sdpa`, `gradient_checkpointing: selective` or `learner_parallelism: fsdp`",
     )
-    logits_chunk_size: int = knob(
-        1024,
-        "tokens whose logits the learner computes at a time; all but the last chunk twice; default on GPUs: 8192",
-        at_least=1,
-    )
+    logits_chunk_size: int = knob(1024, "tokens whose logits the learner computes at a time; default on GPUs: 8192", at_least=1)
     lora: LoraSettings | None = knob(None, "adapters that train instead of the weights; None: all weights train")
 
 
