@@ -100,7 +100,6 @@ class RAPOLearnerGroup(LearnerGroup):
     State is made from the first learner's answers, for which the others give their shards.
     """
 
-    _worker_manager: Any  # of remote learners
     _one_call = Lock()  # of two at once, some learners could take the second first, and all wait for each other
 
     @override(LearnerGroup)
@@ -111,7 +110,7 @@ class RAPOLearnerGroup(LearnerGroup):
             LearnerError: the process of a learner ended, or one has failed before.
         """
         ask = partial(super().update, **kwargs)
-        found: list[StateDict] = ask() if self.is_local else self._asked(partial(ask, async_update=True), "an update")
+        found: list[StateDict] = ask() if self.is_local else self._asked(lambda _: ask(async_update=True), "an update")
         return found
 
     def on_all(self, function: Callable[[Any], Any], during: str) -> list[Any]:
@@ -122,19 +121,20 @@ class RAPOLearnerGroup(LearnerGroup):
         """
         if self.is_local:
             return [function(self._learner)]
-        return self._asked(partial(self._worker_manager.foreach_actor_async, function), during)
+        return self._asked(lambda workers: workers.foreach_actor_async(function), during)
 
-    def _asked(self, ask: Callable[[], Any], during: str) -> list[Any]:
+    def _asked(self, ask: Callable[[Any], Any], during: str) -> list[Any]:
+        workers: Any = self._worker_manager
         with self._one_call:
-            if self._worker_manager.num_healthy_actors() < len(self):
+            if workers.num_healthy_actors() < len(self):
                 raise LearnerError("a learner has failed before, and RLlib asks it no more: go on from a checkpoint")
-            self._answers("a call that was interrupted")
-            ask()
-            return self._answers(during)
+            self._answers(workers, "a call that was interrupted")
+            ask(workers)
+            return self._answers(workers, during)
 
-    def _answers(self, during: str) -> list[Any]:
+    def _answers(self, workers: Any, during: str) -> list[Any]:
         """What all learners answer, in their order; those that wait for one that has failed are not waited for."""
-        workers, answers = self._worker_manager, list[Any]()
+        answers: list[Any] = []
         while workers.num_outstanding_async_reqs() and all(answer.ok for answer in answers):
             answers += workers.fetch_ready_async_reqs(timeout_seconds=_LOOK_S).result_or_errors
         if not all(answer.ok for answer in answers) and not any(map(_has_died, answers)):
