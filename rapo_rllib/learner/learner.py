@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import ALL_MODULES, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER, LR_KEY, Learner
@@ -40,7 +41,7 @@ from rapo_rllib.learner.lockstep import Lockstep
 from rapo_rllib.learner.master_weights import MasterWeightAdamW
 from rapo_rllib.learner.metrics import UpdateMetrics
 from rapo_rllib.learner.ranks import Ranks
-from rapo_rllib.learner.rl_module import ENTROPIES, LOGPROBS, ROW, CausalLMRLModule
+from rapo_rllib.learner.rl_module import ENTROPIES, LOGPROBS, ROW, WITH_WEIGHTS, CausalLMRLModule
 from rapo_rllib.learner.scoring import RowScorer
 from rapo_rllib.learner.weights import LearnerWeights
 from rapo_rllib.models.devices import check_device, cuda_problem
@@ -58,6 +59,7 @@ class RAPOTorchLearner(TorchLearner):
     """Moves the policy by the RAPO objective. Settings come from ``self.config``, a ``RAPOConfig``, once."""
 
     _device: Any  # set by build()
+    _module_spec: Any  # a MultiRLModuleSpec
     _module: Any  # a MultiRLModule, set by build()
 
     @override(TorchLearner)
@@ -90,6 +92,17 @@ class RAPOTorchLearner(TorchLearner):
     @property
     def _ranks(self) -> Ranks:
         return Ranks(torch.device(self._device), self.distributed)
+
+    @override(TorchLearner)
+    def _make_module(self) -> Any:
+        """RLlib's; of learners with shards the first alone reads weights, and no learner waits for one that could not."""
+        with self._ranks.raise_on_all_ranks("loading the model"):
+            if self._lockstep is not None:
+                spec = self._module_spec[DEFAULT_MODULE_ID]
+                spec.model_config = {**spec.model_config, WITH_WEIGHTS: not dist.get_rank()}
+            module = Learner._make_module(self)
+        self._map_module_to_device(module)
+        return module
 
     @override(TorchLearner)
     def _map_module_to_device(self, module: Any) -> None:
