@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from itertools import chain, zip_longest
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -101,16 +101,16 @@ class ShardedModel:
         return weight.to(self._dtype) if self._masters and weight.is_floating_point() else weight
 
     def _check_alike(self, language_model: PreTrainedModel) -> None:
-        """Refuse a model whose tensors are other ones without weights: the first learner's would be taken for them."""
+        """Refuse a model whose tensors differ without weights: the first learner's would be taken for others."""
         held = chain(language_model.named_parameters(), language_model.named_buffers())
-        own = [(name, tensor.dtype, tensor.shape) for name, tensor in held]
+        own = {(name, tensor.dtype, tensor.shape) for name, tensor in held}
         firsts = [own]
         dist.broadcast_object_list(firsts, src=0)
         with self._ranks.raise_on_all_ranks("making the model without weights"):
-            if wrong := [(there, here) for there, here in zip_longest(firsts[0], own) if there != here]:
+            if wrong := sorted(firsts[0] ^ own, key=str):
                 raise ValueError(
-                    f"learner_parallelism = 'fsdp': a {type(language_model).__name__} has {wrong[0][0]} where it is loaded, but "
-                    f"{wrong[0][1]} where it is made without weights; set 'ddp'"
+                    f"learner_parallelism = 'fsdp': a {type(language_model).__name__} without weights has other tensors than "
+                    f"one with weights, {wrong[0]} for one; set 'ddp'"
                 )
 
     def _take_values(self, module: torch.nn.Module) -> None:

@@ -95,28 +95,27 @@ class RAPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def _make_module(self) -> Any:
-        """RLlib's; of learners with shards the first alone reads weights, and no learner waits for one that could not."""
+        """RLlib's; of learners with shards the first alone reads weights, and none waits for one that could not load."""
         with self._ranks.raise_on_all_ranks("loading the model"):
             if self._lockstep is not None:
-                spec = self._module_spec[DEFAULT_MODULE_ID]
-                spec.model_config = {**spec.model_config, WITH_WEIGHTS: not dist.get_rank()}
+                self._module_spec[DEFAULT_MODULE_ID].model_config[WITH_WEIGHTS] = not dist.get_rank()
             module = Learner._make_module(self)
         self._map_module_to_device(module)
         return module
 
     @override(TorchLearner)
     def _map_module_to_device(self, module: Any) -> None:
-        """The policy, or this learner's shards of it."""
-        if self._lockstep is None:
-            super()._map_module_to_device(module)
-        else:
-            module[DEFAULT_MODULE_ID].unwrapped().shard(torch.device(self._device), self._lockstep)
+        """The policy, or this learner's shards of it; what trains starts on all learners as on the first."""
+        policy = module[DEFAULT_MODULE_ID].unwrapped()
+        if self._lockstep is not None:
+            policy.shard(torch.device(self._device), self._lockstep)
+            return
+        super()._map_module_to_device(module)
+        self._ranks.copy_from_first(p for p in policy.parameters() if p.requires_grad)
 
     @override(TorchLearner)
     def _make_modules_ddp_if_necessary(self) -> None:
-        """No DDP (see the top of this file); what trains starts on all learners as on the first. Shards are never twofold."""
-        if self._lockstep is None:
-            self._ranks.copy_from_first(p for p in self.policy.parameters() if p.requires_grad)
+        """No DDP: see the top of this file."""
 
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config: AlgorithmConfig | None = None) -> None:
