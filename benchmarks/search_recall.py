@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.cli.terminal import BuildDisplay
+from rapo_rllib.cli.terminal import resumable
 from rapo_rllib.corpus.build import build_corpus
 from rapo_rllib.corpus.collection import CorpusPlace, Hit, PassageCollection
 from rapo_rllib.corpus.passages import Passage, passage_id
@@ -96,7 +96,7 @@ def main() -> None:
                 file.write_text("".join(json.dumps(row) + "\n" for some in rows.values() for row in some), encoding="utf-8")
                 build_corpus(corpus, file, "paragraphs")
             elif not options.as_it_is:
-                with BuildDisplay() as display:
+                with resumable("passages") as display:
                     build_corpus(corpus, options.data / "corpus" / "corpus.jsonl.gz", on_progress=display)
             figures = {"passages": corpus.count(), **{name: measured(corpus, some) for name, some in rows.items()}}
         finally:

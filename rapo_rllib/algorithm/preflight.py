@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rapo_rllib.endpoint.env import AgentEnv, check_begins, check_shows_tools
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.models.devices import check_build, engine_build
-from rapo_rllib.models.loading import load_tokenizer, model_skeleton
+from rapo_rllib.models.loading import load_causal_lm, load_tokenizer
 from rapo_rllib.models.lora import check_targets
 from rapo_rllib.models.trainable import check_trainable
 from rapo_rllib.protocol.make import check_env, make_protocol
@@ -32,7 +32,7 @@ def check_model(settings: Settings) -> None:
     """Raise ``ValueError``, naming the key and what to do, where the model is not there, or cannot be trained as asked."""
     check_trainable(settings.model)
     if settings.model.lora is not None:
-        check_targets(model_skeleton(settings.model), settings.model.lora)
+        check_targets(load_causal_lm(settings.model, with_weights=False), settings.model.lora)
 
 
 def check_parts(config: RAPOConfig) -> None:

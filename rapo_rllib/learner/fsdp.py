@@ -8,12 +8,16 @@ it is not called by the model's own ``forward``, but on chunks of hidden states,
 is not the language model but a module around it, whose forward pass is whatever function of the model one likes.
 
 The language model keeps its class and the names of its parameters, which are ``DTensor``s between the passes.
+
+Only the first learner needs weights: the others have a model on torch's meta device, and get the values of one unit after the
+other, so that they never hold more than their shards and one unit.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -45,7 +49,8 @@ class ShardedModel:
     """Shards a language model, and calls functions of it. All learners do both at once.
 
     Args:
-        language_model: with all its weights, on the CPU (units move to the device one by one) or on the device.
+        language_model: on the first learner with all its weights, on the CPU (units move to the device one by one) or on the
+            device; on the others these are not read, and may be on torch's meta device.
         device: of this learner.
         lockstep: carries out the collectives.
         master_weights: the shards of trainable weights are float32; passes compute with their values rounded to the dtype that
@@ -57,7 +62,7 @@ class ShardedModel:
     ) -> None:
         assert dist.group.WORLD is not None, "learners have joined a process group before they make models"
         self._mesh = DeviceMesh.from_group(dist.group.WORLD, device.type)
-        self._lockstep, self._ranks = lockstep, Ranks(device, distributed=True)
+        self._device, self._lockstep, self._ranks = device, lockstep, Ranks(device, distributed=True)
         self._masters = master_weights
         self._dtype = next(language_model.parameters()).dtype
         # Gathered in bfloat16, summed over learners and stepped on in float32: what MasterWeightAdamW does on one learner,
@@ -69,6 +74,7 @@ class ShardedModel:
         layers = decoder_layers(language_model)
         if not layers:
             logger.warning("%s does not name its layers: every pass gathers all weights", type(language_model).__name__)
+        self._check_alike(language_model)
         for module in (*layers, self._root):
             self._make_unit(module)
         lockstep.add_model(self._root)
@@ -94,7 +100,34 @@ class ShardedModel:
         """Return a weight, or a shard of it, in the dtype that passes compute with."""
         return weight.to(self._dtype) if self._masters and weight.is_floating_point() else weight
 
+    def _check_alike(self, language_model: PreTrainedModel) -> None:
+        """Refuse a model whose tensors differ without weights: the first learner's would be taken for others."""
+        held = chain(language_model.named_parameters(), language_model.named_buffers())
+        own = {(name, tensor.dtype, tensor.shape) for name, tensor in held}
+        firsts = [own]
+        dist.broadcast_object_list(firsts, src=0)
+        with self._ranks.raise_on_all_ranks("making the model without weights"):
+            if wrong := sorted(firsts[0] ^ own, key=str):
+                raise ValueError(
+                    f"learner_parallelism = 'fsdp': a {type(language_model).__name__} without weights has other tensors than "
+                    f"one with weights, {wrong[0]} for one; set 'ddp'"
+                )
+
+    def _take_values(self, module: torch.nn.Module) -> None:
+        """Bring a unit to the device, with the values of the first learner."""
+        tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if not isinstance(tensor, DTensor)]
+        for tensor in tensors:
+            if not tensor.is_meta:
+                tensor.data = tensor.data.to(self._device).contiguous()
+                continue
+            empty = torch.empty_like(tensor, device=self._device)
+            if isinstance(tensor, torch.nn.Parameter):
+                empty = torch.nn.Parameter(empty, tensor.requires_grad)
+            torch.utils.swap_tensors(tensor, empty)  # in place: tied weights stay one
+        self._ranks.copy_from_first(tensors)
+
     def _make_unit(self, module: torch.nn.Module) -> None:
+        self._take_values(module)
         if self._masters:
             for parameter in module.parameters():
                 if parameter.requires_grad and not isinstance(parameter, DTensor):

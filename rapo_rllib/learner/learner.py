@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import ALL_MODULES, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import DEFAULT_OPTIMIZER, LR_KEY, Learner
@@ -40,7 +41,7 @@ from rapo_rllib.learner.lockstep import Lockstep
 from rapo_rllib.learner.master_weights import MasterWeightAdamW
 from rapo_rllib.learner.metrics import UpdateMetrics
 from rapo_rllib.learner.ranks import Ranks
-from rapo_rllib.learner.rl_module import ENTROPIES, LOGPROBS, ROW, CausalLMRLModule
+from rapo_rllib.learner.rl_module import ENTROPIES, LOGPROBS, ROW, WITH_WEIGHTS, CausalLMRLModule
 from rapo_rllib.learner.scoring import RowScorer
 from rapo_rllib.learner.weights import LearnerWeights
 from rapo_rllib.models.devices import check_device, cuda_problem
@@ -58,6 +59,7 @@ class RAPOTorchLearner(TorchLearner):
     """Moves the policy by the RAPO objective. Settings come from ``self.config``, a ``RAPOConfig``, once."""
 
     _device: Any  # set by build()
+    _module_spec: Any  # a MultiRLModuleSpec
     _module: Any  # a MultiRLModule, set by build()
 
     @override(TorchLearner)
@@ -92,18 +94,28 @@ class RAPOTorchLearner(TorchLearner):
         return Ranks(torch.device(self._device), self.distributed)
 
     @override(TorchLearner)
+    def _make_module(self) -> Any:
+        """RLlib's; of learners with shards the first alone reads weights, and none waits for one that could not load."""
+        with self._ranks.raise_on_all_ranks("loading the model"):
+            if self._lockstep is not None:
+                self._module_spec[DEFAULT_MODULE_ID].model_config[WITH_WEIGHTS] = not dist.get_rank()
+            module = Learner._make_module(self)
+        self._map_module_to_device(module)
+        return module
+
+    @override(TorchLearner)
     def _map_module_to_device(self, module: Any) -> None:
-        """The policy, or this learner's shards of it."""
-        if self._lockstep is None:
-            super()._map_module_to_device(module)
-        else:
-            module[DEFAULT_MODULE_ID].unwrapped().shard(torch.device(self._device), self._lockstep)
+        """The policy, or this learner's shards of it; what trains starts on all learners as on the first."""
+        policy = module[DEFAULT_MODULE_ID].unwrapped()
+        if self._lockstep is not None:
+            policy.shard(torch.device(self._device), self._lockstep)
+            return
+        super()._map_module_to_device(module)
+        self._ranks.copy_from_first(p for p in policy.parameters() if p.requires_grad)
 
     @override(TorchLearner)
     def _make_modules_ddp_if_necessary(self) -> None:
-        """No DDP (see the top of this file); what trains starts on all learners as on the first. Shards are never twofold."""
-        if self._lockstep is None:
-            self._ranks.copy_from_first(p for p in self.policy.parameters() if p.requires_grad)
+        """No DDP: see the top of this file."""
 
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config: AlgorithmConfig | None = None) -> None:

@@ -41,13 +41,15 @@ ROW = "row"  # key of the batch: a PackedRow
 LOGPROBS = "logprobs"
 ENTROPIES = "entropies"
 LM_HEAD = "lm_head.weight"
+WITH_WEIGHTS = "with_weights"
 
 
 class CausalLMRLModule(TorchRLModule):
     """A causal language model that scores packed rows.
 
     ``model_config["settings"]`` are the :class:`Settings` of the job: of the model, of the dtype in which engines are sent
-    weights, and of the distribution that is scored.
+    weights, and of the distribution that is scored. Where ``model_config["with_weights"]`` is False, :meth:`shard` takes them
+    from the first learner.
     """
 
     @override(TorchRLModule)
@@ -63,7 +65,8 @@ class CausalLMRLModule(TorchRLModule):
         job: Settings = self.model_config["settings"]
         self.settings, self._temperature = job.model, job.rollout.temperature
         self.engine_dtype: torch.dtype = getattr(torch, job.engine.dtype)
-        self.language_model = load_causal_lm(self.settings)
+        self.with_weights: bool = self.model_config.get(WITH_WEIGHTS, True)
+        self.language_model = load_causal_lm(self.settings, self.with_weights)
         self.base = base_checksum(self.settings.name_or_path)  # now: at a checkpoint the files may have gone
         self.language_model.config.use_cache = False
         self.adapters: Adapters | None = None

@@ -107,7 +107,7 @@ class RowScorer:
             self._reference = policy.reference  # the same weights: nothing is loaded
             return
         with self._ranks.raise_on_all_ranks("loading the reference model"):
-            model = load_causal_lm(policy.settings).eval().requires_grad_(False)
+            model = load_causal_lm(policy.settings, policy.with_weights).eval().requires_grad_(False)
             use_attention(model, policy.attention)
             if self._lockstep is None:
                 self._reference = call_model(model.to(self._device))

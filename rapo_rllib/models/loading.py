@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.settings import ModelSettings
 
@@ -122,10 +122,11 @@ def load_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerBase:
         raise _cannot_load(settings.name_or_path, error) from error
 
 
-def load_causal_lm(settings: ModelSettings) -> PreTrainedModel:
+def load_causal_lm(settings: ModelSettings, with_weights: bool = True) -> PreTrainedModel:
     """The configured language model on the CPU, weights in ``settings.dtype``, SDPA attention where the model has it.
 
-    Its passes are the same in training mode as in evaluation (:func:`zero_randomness`).
+    Its passes are the same in training mode as in evaluation (:func:`zero_randomness`). Without weights it is made in a moment:
+    all its modules, and tensors on torch's meta device.
 
     Raises:
         ValueError: the model is missing or unreadable, or ``model.dtype`` is not float32 or bfloat16.
@@ -139,14 +140,15 @@ def load_causal_lm(settings: ModelSettings) -> PreTrainedModel:
     config = load_config(settings)
     configured = copy.deepcopy(config)
     zero_randomness(config)
+    how: dict[str, Any] = {"dtype": dtypes[settings.dtype], "trust_remote_code": settings.trust_remote_code}
     try:
-        with _without_bars():
-            language_model = AutoModelForCausalLM.from_pretrained(
-                resolve_model(settings.name_or_path),
-                config=config,
-                dtype=dtypes[settings.dtype],
-                trust_remote_code=settings.trust_remote_code,
-            )
+        if with_weights:
+            with _without_bars():
+                path = resolve_model(settings.name_or_path)
+                language_model = AutoModelForCausalLM.from_pretrained(path, config=config, **how)
+        else:
+            with torch.device("meta"):
+                language_model = AutoModelForCausalLM.from_config(config, **how).eval()
     except OSError as error:
         raise _cannot_load(settings.name_or_path, error) from error
     silence(language_model)
@@ -200,16 +202,6 @@ def _without_bars() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-def model_skeleton(settings: ModelSettings) -> PreTrainedModel:
-    """The configured language model without weights, made in a moment: its modules and their names."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    config = load_config(settings)
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=settings.trust_remote_code)
 
 
 def _cannot_load(name_or_path: str, error: Exception) -> ValueError:

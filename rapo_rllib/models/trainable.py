@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.models.loading import load_config, model_skeleton
+from rapo_rllib.models.loading import load_causal_lm, load_config
 from rapo_rllib.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def check_trainable(settings: ModelSettings) -> None:
     if reason := untrainable(config):
         raise ValueError(f"model.name_or_path: {name!r} {reason}. Name a dense, unquantised model of texts alone")
     try:
-        model_skeleton(settings)
+        load_causal_lm(settings, with_weights=False)
     except (ValueError, ImportError) as error:
         raise ValueError(
             f"model.name_or_path: {name!r} is no language model that transformers can build ({str(error).splitlines()[0]}). "

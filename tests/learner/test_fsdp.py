@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,15 @@ from tiny_learner import TinyConfig, trajectory_groups
 from tiny_models import save_tiny_model
 from torch.distributed.tensor import DTensor
 
-from rapo_rllib.attention import block_attention, probe
-from rapo_rllib.attention.forward import RowAttention
+from rapo_rllib.attention import probe
+from rapo_rllib.attention.block_attention import tree_attention
+from rapo_rllib.attention.forward import FUNCTIONS, RowAttention
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import LearnerError
-from rapo_rllib.learner import rl_module
+from rapo_rllib.learner import rl_module, scoring
+from rapo_rllib.learner.fsdp import ShardedModel
 from rapo_rllib.learner.learner import RAPOTorchLearner
+from rapo_rllib.models.loading import load_causal_lm
 from rapo_rllib.settings import LoraSettings, ObjectiveSettings
 from rapo_rllib.weights.dtensor import full_tensor
 from rapo_rllib.weights.packing import unpack_weights
@@ -222,6 +227,88 @@ def test_a_minibatch_without_a_token_is_no_step_for_any_number_of_learners(
                 torch.testing.assert_close(weights[name], tensor, rtol=1e-8, atol=1e-10, msg=f"{parallelism}: {name}")
 
 
+def begin(rank: int, world_size: int, folders: list[Path], settings: dict[str, Any], whole: bool) -> Any:
+    """A job: policy and reference model as they start, and how many weights were whole here at once.
+
+    ``whole``: every learner reads all weights, and shards them where they are.
+    """
+    most = 0
+    take = ShardedModel._take_values
+
+    def take_values(self: ShardedModel, module: torch.nn.Module) -> None:
+        nonlocal most
+        if not whole:
+            take(self, module)
+        here = [p.numel() for p in self._root.parameters() if not (p.is_meta or isinstance(p, DTensor))]
+        most = max(most, sum(here))
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(ShardedModel, "_take_values", take_values))
+        for caller in (rl_module, scoring) if whole else ():
+            stack.enter_context(patch.object(caller, "load_causal_lm", lambda settings, _: load_causal_lm(settings)))
+        made = learner(folders[rank], rank, world_size, learner_parallelism="fsdp", **settings)
+        made.rows._make_reference()
+    if isinstance(made.rows._reference, ShardedModel):
+        models = [made.policy.language_model, made.rows._reference._root.language_model]
+    else:
+        models = [made.policy.language_model]  # with adapters it is both
+    return [described(model) for model in models], most
+
+
+def described(model: Any) -> Any:
+    """What makes one model another: numbers and kinds of its tensors, by all the names that they have, and its config."""
+    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers())
+    values = {name: (t.to_local() if isinstance(t, DTensor) else t).detach().clone() for name, t in named}
+    kinds = {name: (t.shape, t.requires_grad) for name, t in named}
+    parts = [(name, type(module).__name__, module.training) for name, module in model.named_modules()]
+    configs = [{**config.to_dict(), "_name_or_path": ""} for config in (model.config, model.configured)]
+    return values, (kinds, parts, configs, model.config._attn_implementation)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("llama", {"kl_coeff": 0.3}),
+        ("gemma3_text", {"kl_coeff": 0.3, "dtype": "bfloat16", "gradient_checkpointing": "selective"}),
+        ("qwen2", {"kl_coeff": 0.3, "dtype": "bfloat16", "lora": LoraSettings(rank=4)}),
+    ],
+)
+def test_one_learner_alone_reads_weights(
+    processes: LearnerProcesses, tmp_path: Path, kind: str, settings: dict[str, Any]
+) -> None:
+    """What the others start with is, bit for bit, what they would have read; but their folders hold no weights."""
+    folder = save_tiny_model(tmp_path / "model", kind)
+    bare = shutil.copytree(folder, tmp_path / "bare" / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    expected = results_of(processes.run(2, begin, [folder, folder], settings, True))
+    found = results_of(processes.run(2, begin, [folder, bare], settings, False))
+    for (models, _), (wanted, _) in zip(found, expected, strict=True):
+        for (values, kinds), (values_wanted, kinds_wanted) in zip(models, wanted, strict=True):
+            assert kinds == kinds_wanted and values.keys() == values_wanted.keys()
+            for name, tensor in values_wanted.items():
+                assert tensor.dtype == values[name].dtype and torch.equal(tensor, values[name]), name
+    (_, (_, most)), (_, (_, all_of_them)) = found, expected
+    assert most < 0.6 * all_of_them
+
+
+def begin_with_error(rank: int, world_size: int, folders: list[Path]) -> str:
+    with pytest.raises(LearnerError) as caught:
+        learner(folders[rank], rank, world_size, learner_parallelism="fsdp")
+    return str(caught.value)
+
+
+def test_weights_that_cannot_be_read_or_fit_no_other_model_are_an_error_on_all_learners(
+    processes: LearnerProcesses, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    broken = shutil.copytree(folders["llama"], tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes(b"no weights")
+    for pair, told in (
+        ([broken, folders["llama"]], "loading the model failed on 1 of 2 learners; learner 0: "),
+        ([folders["qwen2"], folders["llama"]], "making the model without weights failed on 1 of 2 learners; learner 1: "),
+    ):
+        first, second = results_of(processes.run(2, begin_with_error, pair))
+        assert first == second and first.startswith(told)
+
+
 def masters(rank: int, world_size: int, folder: Path, settings: dict[str, Any]) -> tuple[list[torch.Tensor], Any]:
     """A job: float32 weights that the optimiser steps on, and the bfloat16 ones that engines get."""
     made = learner(folder, rank, world_size, **settings)
@@ -302,7 +389,7 @@ def fall_over(gradient: torch.Tensor) -> torch.Tensor:
 
 def probed(rank: int, world_size: int, folder: Path, fault: Any, on: tuple[int, ...]) -> tuple[str, dict[str, float]]:
     """A job: the attention that is found where the backward pass of one has a fault ``on`` learners, and an update with it."""
-    right = block_attention.tree_attention
+    right = tree_attention
 
     def spoiled(*arguments: Any, **options: Any) -> Any:
         output, weights = right(*arguments, **options)
@@ -310,7 +397,7 @@ def probed(rank: int, world_size: int, folder: Path, fault: Any, on: tuple[int, 
             output.register_hook(fault)
         return output, weights
 
-    with patch.object(block_attention, "tree_attention", spoiled):
+    with patch.dict(FUNCTIONS, {RowAttention.BLOCKS: spoiled}):
         made = learner(folder, rank, world_size, learner_parallelism="fsdp")
     return str(made.policy.attention), updated(made, batch(4, 2, {}), rank, world_size)
 

@@ -210,7 +210,7 @@ def test_the_reference_model_is_loaded_once(folder: Path, monkeypatch: pytest.Mo
     """What training started from: the folder's weights may be others later."""
     learner, loaded = build(folder, kl_coeff=0.1), []
     load = scoring.load_causal_lm
-    monkeypatch.setattr(scoring, "load_causal_lm", lambda settings: loaded.append(settings) or load(settings))
+    monkeypatch.setattr(scoring, "load_causal_lm", lambda *arguments: loaded.append(arguments) or load(*arguments))
     for _ in range(3):
         learner.update(training_data=batch(kl_coeff=0.1))
     assert len(loaded) == 1
@@ -298,7 +298,7 @@ def test_export_loads_in_transformers(folder: Path, tmp_path: Path) -> None:
 def test_attribute_errors_are_not_masked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = TinyConfig(folder)
 
-    def broken(settings: Any) -> None:
+    def broken(*_: Any) -> None:
         raise AttributeError("no such thing")
 
     monkeypatch.setattr("rapo_rllib.learner.rl_module.load_causal_lm", broken)

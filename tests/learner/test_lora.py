@@ -109,7 +109,7 @@ def test_every_way_through_the_model_sees_the_adapters(kind: str) -> None:
 def test_the_reference_is_the_same_model_without_adapters(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = build(folder, kl_coeff=0.1, lr=1e-2)
     base = load_causal_lm(learner.config.settings.model).eval()
-    monkeypatch.setattr("rapo_rllib.learner.scoring.load_causal_lm", lambda settings: pytest.fail("a second model was loaded"))
+    monkeypatch.setattr("rapo_rllib.learner.scoring.load_causal_lm", lambda *_: pytest.fail("a second model was loaded"))
     learner.update(training_data=batch(kl_coeff=0.1))
     move(learner.policy.adapters)
     row = learner.rows.scored(batch(kl_coeff=0.1).minibatches)[0][0]
