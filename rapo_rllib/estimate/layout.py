@@ -77,11 +77,13 @@ def processes(settings: Settings, shape: Shape, device: int | None) -> list[Proc
         beside = main.gpus + rllib.num_gpus_per_env_runner
         main = Process(name, 1, (*main.host, *engine), (*main.gpu, *engine_gpu), beside)
     name = "learner" if rllib.num_learners == 1 else "first learner"
+    shards = settings.update.learner_parallelism == "fsdp"  # which come from the first learner: it alone loads the model
+    others = [part for part in learner if not (shards and part.phase == "loading")]
     engines = rllib.num_env_runners + rllib.evaluation_num_env_runners
     found = [
         main,
         Process(name, min(1, rllib.num_learners), (python, *learner, *first), learner_gpu, gpus),
-        Process("other learners", rllib.num_learners - 1, (python, *learner), learner_gpu, gpus),
+        Process("other learners", rllib.num_learners - 1, (python, *others), learner_gpu, gpus),
         Process("engine", engines, (python, *engine), engine_gpu, rllib.num_gpus_per_env_runner),
         Process("the rllib command", 1, (Part("Python and libraries", COMMAND),)),
         Process("Ray", 1, (Part("its own processes", RAY),)),

@@ -104,14 +104,12 @@ class ShardedModel:
         """Refuse a model whose tensors differ without weights: the first learner's would be taken for others."""
         held = chain(language_model.named_parameters(), language_model.named_buffers())
         own = {(name, tensor.dtype, tensor.shape) for name, tensor in held}
-        firsts = [own]
+        firsts, name = [own], type(language_model).__name__
         dist.broadcast_object_list(firsts, src=0)
         with self._ranks.raise_on_all_ranks("making the model without weights"):
             if wrong := sorted(firsts[0] ^ own, key=str):
-                raise ValueError(
-                    f"learner_parallelism = 'fsdp': a {type(language_model).__name__} without weights has other tensors than "
-                    f"one with weights, {wrong[0]} for one; set 'ddp'"
-                )
+                different = f"a {name} without weights has other tensors than one with weights, {wrong[0]} for one"
+                raise ValueError(f"learner_parallelism = 'fsdp': {different}; set 'ddp'")
 
     def _take_values(self, module: torch.nn.Module) -> None:
         """Bring a unit to the device, with the values of the first learner."""

@@ -19,9 +19,6 @@ from torch.utils.checkpoint import create_selective_checkpoint_contexts
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-SELECTIVE = "selective"
-GRADIENT_CHECKPOINTING = (False, True, SELECTIVE)
-
 _ATEN = torch.ops.aten
 KEPT = [
     _ATEN.mm.default,
@@ -42,14 +39,8 @@ def decoder_layers(language_model: PreTrainedModel) -> list[torch.nn.Module]:
 
 
 def enable_checkpointing(language_model: PreTrainedModel, gradient_checkpointing: bool | str) -> None:
-    """Set what the model's layers keep.
-
-    Raises:
-        ValueError: ``gradient_checkpointing`` is none of ``GRADIENT_CHECKPOINTING``.
-    """
-    if gradient_checkpointing not in GRADIENT_CHECKPOINTING:
-        raise ValueError(f"model.gradient_checkpointing must be false, true or 'selective', got {gradient_checkpointing!r}")
-    if gradient_checkpointing == SELECTIVE:
+    """Set what the model's layers keep."""
+    if gradient_checkpointing == "selective":
         from torch._inductor import config
 
         config.wrap_inductor_compiled_regions = True  # otherwise compiled code is no operation that could be kept
