@@ -1,4 +1,4 @@
-"""The house stays small: lines per folder, and what a key and a word cost. Only a feature that an issue asks for raises one."""
+"""The house stays small: lines per folder, and what a key and a word cost. Budgets only ever fall, in sum."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUDGETS = {
     "envs": 3270,
     "estimate": 461,
     "evaluation": 401,
-    "learner": 1854,
+    "learner": 1814,
     "milvus": 2021,
     "models": 704,
     "monitoring": 692,

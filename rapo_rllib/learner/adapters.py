@@ -6,7 +6,7 @@ This file alone translates: outside, weights have the names of their checkpoint,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 
 from rapo_rllib.models.lora import LORA_A, LORA_B, check_targets, merge
 from rapo_rllib.settings import LoraSettings
-from rapo_rllib.weights.dtensor import full_tensor, shard_like
+from rapo_rllib.weights.dtensor import full_tensor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -60,18 +60,6 @@ class Adapters:
         for name, layer in self._layers.items():
             named[name + LORA_A], named[name + LORA_B] = layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
         return named
-
-    @torch.no_grad()
-    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take values for :meth:`tensors`; raises ``RuntimeError`` if a name is missing or unknown, or a shape differs."""
-        own = self.tensors()
-        if wrong := sorted(own.keys() ^ tensors.keys()):
-            state = "is missing" if wrong[0] in own else "is none of this model's"
-            raise RuntimeError(f"{len(wrong)} adapter weights do not match, {wrong[0]!r} for one, which {state}")
-        for name, parameter in own.items():
-            if parameter.shape != tensors[name].shape:
-                raise RuntimeError(f"adapter weight {name!r} is {list(tensors[name].shape)}, here {list(parameter.shape)}")
-            parameter.copy_(shard_like(tensors[name], parameter))
 
     @contextmanager
     def off(self) -> Iterator[None]:

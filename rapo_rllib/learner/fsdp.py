@@ -49,8 +49,7 @@ class ShardedModel:
     """Shards a language model, and calls functions of it. All learners do both at once.
 
     Args:
-        language_model: on the first learner with all its weights, on the CPU (units move to the device one by one) or on the
-            device; on the others these are not read, and may be on torch's meta device.
+        language_model: with all its weights on the first learner, wherever they are: units move to the device one by one.
         device: of this learner.
         lockstep: carries out the collectives.
         master_weights: the shards of trainable weights are float32; passes compute with their values rounded to the dtype that

@@ -59,7 +59,6 @@ class RAPOTorchLearner(TorchLearner):
     """Moves the policy by the RAPO objective. Settings come from ``self.config``, a ``RAPOConfig``, once."""
 
     _device: Any  # set by build()
-    _module_spec: Any  # a MultiRLModuleSpec
     _module: Any  # a MultiRLModule, set by build()
 
     @override(TorchLearner)
@@ -71,17 +70,8 @@ class RAPOTorchLearner(TorchLearner):
         self._lockstep = Lockstep() if sharded else None
         super().build()
         self._skipped_in_a_row = 0
-        settings = self.settings
-        self.rows = RowScorer(
-            self.policy,
-            torch.device(self._device),
-            self._ranks,
-            self._lockstep,
-            max_tokens=settings.update.max_tokens_per_micro_batch,
-            old_policy=settings.old_policy,
-            kl_coeff=settings.objective.kl_coeff,
-        )
-        workers = settings.engine.tensor_parallel_size
+        self.rows = RowScorer(self.policy, torch.device(self._device), self._ranks, self._lockstep, self.settings)
+        workers = self.settings.engine.tensor_parallel_size
         self.weights = LearnerWeights(self.policy, self._learner_index, workers, lambda: self._weights_seq_no)
 
     @property
@@ -98,7 +88,7 @@ class RAPOTorchLearner(TorchLearner):
         """RLlib's; of learners with shards the first alone reads weights, and none waits for one that could not load."""
         with self._ranks.raise_on_all_ranks("loading the model"):
             if self._lockstep is not None:
-                self._module_spec[DEFAULT_MODULE_ID].model_config[WITH_WEIGHTS] = not dist.get_rank()
+                cast(Any, self._module_spec)[DEFAULT_MODULE_ID].model_config[WITH_WEIGHTS] = not dist.get_rank()
             module = Learner._make_module(self)
         self._map_module_to_device(module)
         return module
@@ -122,9 +112,8 @@ class RAPOTorchLearner(TorchLearner):
         """AdamW in one fused kernel; RLlib keeps its learning rate on schedule."""
         parameters: list[Any] = [p for p in self.get_parameters(self._module[module_id]) if p.requires_grad]
         update, lr = self.settings.update, (config or self.config).lr
-        rounded = any(parameter.dtype == torch.bfloat16 for parameter in parameters)
-        with_masters = rounded and self.settings.model.master_weights is not None and self._lockstep is None
-        optimizer_class = MasterWeightAdamW if with_masters else torch.optim.AdamW
+        rounded = any(parameter.dtype == torch.bfloat16 for parameter in parameters)  # shards are their own masters
+        optimizer_class = MasterWeightAdamW if rounded and self.settings.model.master_weights else torch.optim.AdamW
         optimizer = optimizer_class(parameters, weight_decay=update.weight_decay, fused=True)
         self.register_optimizer(module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=lr)
 

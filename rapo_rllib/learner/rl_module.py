@@ -8,7 +8,7 @@ The engine generates; this module only scores tokens and holds the weights that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -41,15 +41,14 @@ ROW = "row"  # key of the batch: a PackedRow
 LOGPROBS = "logprobs"
 ENTROPIES = "entropies"
 LM_HEAD = "lm_head.weight"
-WITH_WEIGHTS = "with_weights"
+WITH_WEIGHTS = "with_weights"  # in the model's config; False: the first learner's come with ``shard()``
 
 
 class CausalLMRLModule(TorchRLModule):
     """A causal language model that scores packed rows.
 
     ``model_config["settings"]`` are the :class:`Settings` of the job: of the model, of the dtype in which engines are sent
-    weights, and of the distribution that is scored. Where ``model_config["with_weights"]`` is False, :meth:`shard` takes them
-    from the first learner.
+    weights, and of the distribution that is scored.
     """
 
     @override(TorchRLModule)
@@ -69,9 +68,8 @@ class CausalLMRLModule(TorchRLModule):
         self.language_model = load_causal_lm(self.settings, self.with_weights)
         self.base = base_checksum(self.settings.name_or_path)  # now: at a checkpoint the files may have gone
         self.language_model.config.use_cache = False
-        self.adapters: Adapters | None = None
-        if self.settings.lora is not None:
-            self.adapters = Adapters(self.language_model, self.settings.lora)
+        lora = self.settings.lora
+        self.adapters = None if lora is None else Adapters(self.language_model, lora)
         enable_checkpointing(self.language_model, self.settings.gradient_checkpointing)
         if self.settings.compile:
             compile_layers(self.language_model)
@@ -109,14 +107,7 @@ class CausalLMRLModule(TorchRLModule):
 
     @override(TorchRLModule)
     def get_state(
-        self,
-        components: str | Collection[str] | None = None,
-        *,
-        not_components: str | Collection[str] | None = None,
-        inference_only: bool = False,
-        on_all_learners: bool = False,
-        keep: bool = True,
-        **kwargs: Any,
+        self, *args: Any, inference_only: bool = False, on_all_learners: bool = False, keep: bool = True, **kwargs: Any
     ) -> PackedWeights:
         """Weights under their checkpoint names, with LoRA the adapters alone.
 
@@ -124,8 +115,7 @@ class CausalLMRLModule(TorchRLModule):
         copy of its own, which would silently stay behind.
 
         Args:
-            components: RLlib's, as ``not_components``; not used.
-            not_components: see there.
+            *args: RLlib's ``components``, not used.
             inference_only: in ``sent_dtype``.
             on_all_learners: that all learners are asked at once, which sharded weights need.
             keep: False for a learner that only gives its shards: it answers with nothing.
@@ -174,15 +164,17 @@ class CausalLMRLModule(TorchRLModule):
         return {name: computed[id(tensor)] for name, tensor in weights.items()}
 
     @override(TorchRLModule)
+    @torch.no_grad()
     def set_state(self, state: PackedWeights) -> None:
-        """Load the weights of ``get_state()``; raises ``RuntimeError`` if a name is missing or unknown."""
-        if self.adapters is not None:
-            self.adapters.load(unpack_weights(state))
-            return
-        own = self.language_model.state_dict()
-        weights = {name: tensor for name, tensor in unpack_weights(state).items() if name in own or name != LM_HEAD}
-        shards = {name: shard_like(tensor, own[name]) if name in own else tensor for name, tensor in weights.items()}
-        self.language_model.load_state_dict(shards, strict=True)
+        """Load the weights of ``get_state()``; raises ``RuntimeError`` if a name is missing or unknown, or a shape differs."""
+        own = self.language_model.state_dict() if self.adapters is None else self.adapters.tensors()
+        given = {name: tensor for name, tensor in unpack_weights(state).items() if name in own or name != LM_HEAD}
+        here, there = ({name: list(tensor.shape) for name, tensor in tensors.items()} for tensors in (own, given))
+        if wrong := sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name)):
+            shapes = " and ".join(f"{of.get(wrong[0], 'missing')} {where}" for of, where in ((there, "there"), (here, "here")))
+            raise RuntimeError(f"{len(wrong)} weights do not match, {wrong[0]!r} for one, which is {shapes}")
+        for name, tensor in own.items():
+            tensor.copy_(shard_like(given[name], tensor))
 
     @torch.no_grad()
     def score_as_engine(self, sequences: Sequence[Sequence[int]], *, rounds: bool = True) -> list[list[float]]:

@@ -18,6 +18,7 @@ from rapo_rllib.learner.lockstep import Lockstep
 from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.learner.rl_module import LOGPROBS, ROW, CausalLMRLModule
 from rapo_rllib.models.loading import load_causal_lm
+from rapo_rllib.settings import Settings
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,24 +32,15 @@ class RowScorer:
         device: of the rows.
         ranks: all learners.
         lockstep: of learners with sharded weights; None: every learner holds all weights, and passes alone.
-        max_tokens: budget of a row.
-        old_policy: whose log π_old: ``rollout`` or ``learner``.
-        kl_coeff: 0: there is no reference model.
+        settings: of the job: a row's most tokens, whose log π_old, and whether there is a reference model.
     """
 
     def __init__(
-        self,
-        policy: CausalLMRLModule,
-        device: torch.device,
-        ranks: Ranks,
-        lockstep: Lockstep | None,
-        *,
-        max_tokens: int,
-        old_policy: str = "rollout",
-        kl_coeff: float = 0.0,
+        self, policy: CausalLMRLModule, device: torch.device, ranks: Ranks, lockstep: Lockstep | None, settings: Settings
     ) -> None:
         self._policy, self._device, self._ranks, self._lockstep = policy, device, ranks, lockstep
-        self._max_tokens, self._old_policy, self._kl_coeff = max_tokens, old_policy, kl_coeff
+        self._max_tokens, self._old_policy = settings.update.max_tokens_per_micro_batch, settings.old_policy
+        self._kl_coeff = settings.objective.kl_coeff  # 0: there is no reference model
         self._reference: CallModel | None = None  # of the reference model, made when the KL term first needs it
 
     def scored(self, minibatches: Sequence[Sequence[SampleGroup]]) -> list[list[PackedRow]]:

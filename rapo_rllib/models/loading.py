@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rapo_rllib.settings import ModelSettings
 
@@ -140,15 +140,14 @@ def load_causal_lm(settings: ModelSettings, with_weights: bool = True) -> PreTra
     config = load_config(settings)
     configured = copy.deepcopy(config)
     zero_randomness(config)
-    how: dict[str, Any] = {"dtype": dtypes[settings.dtype], "trust_remote_code": settings.trust_remote_code}
+    how = {"config": config, "dtype": dtypes[settings.dtype], "trust_remote_code": settings.trust_remote_code}
     try:
         if with_weights:
             with _without_bars():
-                path = resolve_model(settings.name_or_path)
-                language_model = AutoModelForCausalLM.from_pretrained(path, config=config, **how)
+                language_model = AutoModelForCausalLM.from_pretrained(resolve_model(settings.name_or_path), **how)
         else:
             with torch.device("meta"):
-                language_model = AutoModelForCausalLM.from_config(config, **how).eval()
+                language_model = AutoModelForCausalLM.from_config(**how).eval()
     except OSError as error:
         raise _cannot_load(settings.name_or_path, error) from error
     silence(language_model)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.models.loading import load_causal_lm, load_config
@@ -31,7 +32,7 @@ def check_trainable(settings: ModelSettings) -> None:
     if reason := untrainable(config):
         raise ValueError(f"model.name_or_path: {name!r} {reason}. Name a dense, unquantised model of texts alone")
     try:
-        load_causal_lm(settings, with_weights=False)
+        load_causal_lm(replace(settings, dtype="float32"), with_weights=False)  # its own is not of the kind of model
     except (ValueError, ImportError) as error:
         raise ValueError(
             f"model.name_or_path: {name!r} is no language model that transformers can build ({str(error).splitlines()[0]}). "

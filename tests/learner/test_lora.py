@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny_learner
 import torch
@@ -136,17 +138,22 @@ def test_checkpoints_hold_adapters_alone_and_continue_bit_for_bit(folder: Path, 
     assert same(unpack_weights(learner.policy.get_state()), unpack_weights(restored.policy.get_state()))
 
 
-def test_a_state_that_does_not_fit_is_refused(folder: Path) -> None:
-    learner = build(folder)
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=4)], ids=["full", "lora"])
+def test_a_state_that_does_not_fit_is_refused(folder: Path, lora: LoraSettings | None) -> None:
+    learner = build(folder, lora=lora)
     state = learner.policy.get_state()
-    name = next(iter(state))
-    with pytest.raises(RuntimeError, match=rf"1 adapter weights do not match, '{name}' for one, which is missing"):
-        learner.policy.set_state({key: value for key, value in state.items() if key != name})
-    with pytest.raises(RuntimeError, match=r"'x' for one, which is none of this model's"):
-        learner.policy.set_state({**state, "x": state[name]})
-    other = build(folder, lora=LoraSettings(rank=2))
-    with pytest.raises(RuntimeError, match=r"lora_A\.weight' is \[4, 32\], here \[2, 32\]"):
-        other.policy.set_state(state)
+    name, before = max(state), unpack_weights(state)
+    shape = list(before[name].shape)
+    without = {key: value for key, value in state.items() if key != name}
+    reshaped = {**state, name: ("float32", np.zeros((2, 3), np.float32))}
+    for wrong, told in (
+        (without, f"{name!r} for one, which is missing there and {shape} here"),
+        ({**state, "x": state[name]}, f"'x' for one, which is {shape} there and missing here"),
+        (reshaped, f"{name!r} for one, which is [2, 3] there and {shape} here"),
+    ):
+        with pytest.raises(RuntimeError, match=re.escape(f"1 weights do not match, {told}")):
+            learner.policy.set_state(wrong)
+    assert same(unpack_weights(learner.policy.get_state()), before)
 
 
 def test_engines_get_adapters_unrounded_and_are_expected_to_merge_them(folder: Path) -> None:
