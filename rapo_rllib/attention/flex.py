@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import BlockMask
 
+from rapo_rllib.attention.block_attention import tree_attention
+
 if TYPE_CHECKING:
     from rapo_rllib.batching.packing import PackedRow
 
@@ -33,15 +35,18 @@ def flex_tree_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: BlockMask,
+    attention_mask: BlockMask | torch.Tensor | None,
     scaling: float | None = None,
     softcap: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention of one layer, called by transformers, whose own repeats the keys unless the heads are a power of two.
 
-    Arguments and result are those of ``tree_attention``; the mask is the packed row's. 28 heads may share 4 of keys.
+    Arguments and result are those of ``tree_attention``, which also takes ordinary sequences in its place; the mask is the
+    packed row's. 28 heads may share 4 of keys.
     """
+    if not isinstance(attention_mask, BlockMask):
+        return tree_attention(module, query, key, value, attention_mask, scaling=scaling, softcap=softcap)
     from transformers.integrations import flex_attention as integration
 
     output = integration.compile_friendly_flex_attention(

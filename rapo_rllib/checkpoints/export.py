@@ -13,7 +13,7 @@ def export_policy(model: ModelSettings, learner_group: Any, folder: str | Path, 
 
     Args:
         model: that is trained.
-        learner_group: RLlib's.
+        learner_group: a ``RAPOLearnerGroup``.
         folder: made if it is not there; with remote learners on storage that they share.
         merged: False: the adapters alone.
 
@@ -25,7 +25,16 @@ def export_policy(model: ModelSettings, learner_group: Any, folder: str | Path, 
         raise ValueError("export_policy(merged=False): adapters are trained with model.lora only; leave merged out")
     target = Path(folder).absolute()
     target.mkdir(parents=True, exist_ok=True)
-    learner_group.on_all(lambda learner: learner.weights.export(str(target), merged), "an export of the policy")
+
+    def failure(learner: Any) -> str:
+        try:
+            learner.weights.export(str(target), merged)
+        except Exception as error:  # RLlib would end the learner, and not tell why
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    if failed := list(filter(None, learner_group.on_all(failure, "an export of the policy"))):
+        raise RuntimeError(f"the policy was not written to {target}: {failed[0]}")
     if not (target / ("config.json" if merged else "adapter_config.json")).exists():
         raise RuntimeError(f"the policy was not written to {target}: do learners and driver share this folder?")
     return target

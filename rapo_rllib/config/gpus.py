@@ -145,17 +145,14 @@ def _check_fractions(settings: Settings) -> None:
 
 def _check_memory(rollout: _Engines, evaluation: _Engines) -> None:
     """Any engines may come together on a GPU that has room for their parts of it."""
-    if min(rollout.gpus, evaluation.gpus) <= 0:
-        return
-    counts = [range(min(kind.number, int(1 / kind.gpus + 1e-9)) + 1) for kind in (rollout, evaluation)]
+    kinds = (rollout, evaluation)
+    counts = [range(1 + (min(kind.number, int(1 / kind.gpus + 1e-9)) if kind.gpus > 0 else 0)) for kind in kinds]
     fitting = [each for each in product(*counts) if each[0] * rollout.gpus + each[1] * evaluation.gpus <= 1 + 1e-9]
     most = max(fitting, key=lambda each: each[0] * rollout.memory + each[1] * evaluation.memory)
     if most[0] * rollout.memory + most[1] * evaluation.memory > 1 + 1e-9:
-        kind = max(
-            (kind for kind, count in zip((rollout, evaluation), most, strict=True) if count), key=lambda kind: kind.memory
-        )
+        kind = max((kind for kind, count in zip(kinds, most, strict=True) if count), key=lambda kind: kind.memory)
         raise ValueError(
             f"{kind.whose}engine.gpu_memory_utilization = {kind.memory:g} with num_gpus_per_env_runner = {kind.gpus:g}: "
-            f"{sum(most)} engines on one GPU would take all of its memory and more; set it to at most "
-            f"{1 / sum(most):.2g}"
+            f"{sum(most)} engines on one GPU would take all of its memory and more; set that of each to at most "
+            f"{int(100 / sum(most)) / 100:g}"
         )

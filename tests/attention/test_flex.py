@@ -77,6 +77,15 @@ def test_hidden_states_equal_those_of_blocks(kind: str, heads: int, monkeypatch:
     torch.testing.assert_close(states[RowAttention.FLEX], states[RowAttention.BLOCKS], rtol=1e-4, atol=1e-4)
 
 
+def test_an_ordinary_sequence_is_causal() -> None:
+    """As of whoever calls the trained module themselves."""
+    model, ids = tiny_model("llama", torch.float32).eval(), torch.tensor([[3, 4, 5, 6]])
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+        use_attention(model, RowAttention.FLEX)
+        torch.testing.assert_close(model(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(("tokens", "padded"), [(1, 256), (128, 256), (256, 256), (257, 384)])
 def test_rows_have_a_least_length(tokens: int, padded: int) -> None:
     index, zeros = torch.arange(tokens), torch.zeros(tokens, dtype=torch.int64)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
+from rapo_rllib.batching.chunked_logprobs import ELEMENTS_AT_ONCE_CPU, logprobs_and_entropies
 
 
 def test_hand_worked_distribution() -> None:
@@ -96,6 +96,16 @@ def test_memory_does_not_grow_with_tokens_times_vocabulary(tokens: int, vocabula
     weights, states, logits = 4 * vocabulary * width, 4 * tokens * width, 4 * chunk * vocabulary
     assert allocations.largest == max(logits, weights)
     assert logits <= allocations.peak < 4 * logits + 4 * weights + 30 * states
+
+
+def test_gradients_of_logits_take_their_place() -> None:
+    hidden, weight = torch.randn(64, 4, requires_grad=True), torch.randn(20_000, 4, requires_grad=True)
+    with Allocations() as allocations:
+        logprobs, _ = logprobs_and_entropies(hidden, torch.zeros(64, dtype=torch.int64), lambda states: states @ weight.T)
+        logprobs.sum().backward()
+    logits = 4 * 64 * 20_000
+    slices = 3 * 4 * ELEMENTS_AT_ONCE_CPU  # in float32
+    assert logits <= allocations.peak < logits + slices + 4 * 4 * 20_000 * 3
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])

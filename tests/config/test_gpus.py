@@ -28,6 +28,13 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
 @pytest.mark.parametrize(
     "keys, message",
     [
+        (
+            {
+                **{"num_env_runners": 2, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
+                "evaluation_config": {"num_gpus_per_env_runner": 0},
+            },
+            "2 engines on one GPU would take all of its memory and more; set that of each to at most 0.5",
+        ),
         ({**WHOLE, "engine": {"tensor_parallel_size": 2}}, "engine.tensor_parallel_size = 2 with num_gpus_per_env_runner = 1"),
         ({**WHOLE, "num_gpus_per_env_runner": 2}, "engine.tensor_parallel_size = 1 with num_gpus_per_env_runner = 2"),
         ({**WHOLE, "num_gpus_per_learner": 2}, "num_gpus_per_learner = 2: a learner computes on one GPU"),
