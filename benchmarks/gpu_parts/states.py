@@ -8,7 +8,6 @@ import torch
 
 from gpu_parts.machine import Sizes, peak_bytes, twice
 from gpu_parts.models import model_of
-from rapo_rllib.attention.forward import plain_attention
 from rapo_rllib.learner.rounding import rounded
 
 
@@ -19,7 +18,7 @@ def measured(sizes: Sizes) -> dict[str, Any]:
 
     @torch.no_grad()
     def score() -> None:
-        with rounded(model, torch.float16), plain_attention(model):  # another dtype than its own: all are rounded
+        with rounded(model, torch.float16):  # another dtype than its own: all are rounded
             model(input_ids=ids, use_cache=False)
 
     def kept() -> int | None:

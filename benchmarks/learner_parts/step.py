@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from gpu_parts.models import model_of
 
 from learner_parts.side import Options
 from learner_parts.tree_shapes import TreeShape
-from rapo_rllib.attention.forward import RowAttention, hidden_states, plain_attention
+from rapo_rllib.attention.forward import RowAttention, hidden_states
 from rapo_rllib.attention.probe import row_attention
 from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 from rapo_rllib.batching.packing import PackedRow
@@ -59,11 +58,9 @@ class Trained:
     ) -> None:
         """Add the gradients of the rows to those of the weights; ``score``: what makes logprobs of hidden states."""
         for row in (row.to(self.device) for row in rows):
-            # the layers that the backward pass computes again attend as they did
-            with plain_attention(self.model) if attention is RowAttention.UNSHARED else nullcontext():
-                states = hidden_states(self.model, row, attention)[row.scored_positions]
-                logprobs, _ = score(states, row.scored_ids, self.model.get_output_embeddings())
-                _loss(row, logprobs[row.loss_index]).backward()
+            states = hidden_states(self.model, row, attention)[row.scored_positions]
+            logprobs, _ = score(states, row.scored_ids, self.model.get_output_embeddings())
+            _loss(row, logprobs[row.loss_index]).backward()
 
 
 def _loss(row: PackedRow, logprobs: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""SDPA along a prefix tree, block by block: an attention function for transformers.
+"""An attention function for transformers along a prefix tree: FlexAttention by a row's block mask, or SDPA block by block.
 
     PackedRow --TreeBlocks--> blocks of queries with the keys they see --tree_attention, in every layer--> attention output
 
@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention.flex_attention import BlockMask
+
+from rapo_rllib.attention.flex import attend_by_flex
 
 if TYPE_CHECKING:
     from rapo_rllib.batching.packing import PackedRow
@@ -85,7 +88,7 @@ def tree_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: BlockMask | torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
@@ -93,15 +96,15 @@ def tree_attention(
     tree: TreeBlocks | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of one layer, called by transformers; without ``tree`` it is that of ordinary sequences.
+    """Attention of one layer, called by transformers; without ``tree`` and block mask it is that of ordinary sequences.
 
     Args:
         module: the layer.
         query: ``[B, H, L, D]``; ``key`` and ``value`` may have fewer heads.
         key: ``[B, H', L, D]``.
         value: ``[B, H', L, D]``.
-        attention_mask: ``[B, 1, L, L]`` bool, or None for causal; not read where there is a ``tree``.
-        dropout: of attention weights.
+        attention_mask: ``[B, 1, L, L]`` bool, None for causal, or a packed row's block mask; not read with a ``tree``.
+        dropout: of attention weights, except with a block mask.
         scaling: of scores; by default one over the square root of ``D``.
         sliding_window: how many positions this layer sees; only read where there is a ``tree``.
         softcap: scores ``s`` become ``softcap * tanh(s / softcap)``.
@@ -111,6 +114,9 @@ def tree_attention(
     Returns:
         ``[B, L, H, D]``, and None instead of attention weights.
     """
+    if isinstance(attention_mask, BlockMask):
+        output = attend_by_flex(module.training, (query, key, value), attention_mask, scaling, softcap)
+        return output.transpose(1, 2).contiguous(), None
     if tree is None:
         output = _attend(query, key, value, attention_mask, dropout, scaling, softcap)
         return output.transpose(1, 2).contiguous(), None
@@ -137,18 +143,18 @@ def _attend(
     scaling: float | None,
     softcap: float | None,
 ) -> torch.Tensor:
-    grouped = key.shape[1] != query.shape[1]
+    grouped, last = key.shape[1] != query.shape[1], query.shape[2] == 1  # last: sees all that is cached
     if grouped and (query.device.type != "cpu" or softcap is not None):  # only the CPU's kernel takes both a mask and groups
         repeats = query.shape[1] // key.shape[1]
         key, value, grouped = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1), False
     if softcap is None:
         return F.scaled_dot_product_attention(
-            query, key, value, mask, dropout, is_causal=mask is None, scale=scaling, enable_gqa=grouped
+            query, key, value, mask, dropout, is_causal=mask is None and not last, scale=scaling, enable_gqa=grouped
         )
     scores = query @ key.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
     scores = softcap * torch.tanh(scores / softcap)
     if mask is None:
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril(scores.shape[-1] if last else 0)
     scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     at_least_float32 = torch.promote_types(scores.dtype, torch.float32)
     return F.dropout(torch.softmax(scores, -1, dtype=at_least_float32).to(value.dtype), dropout) @ value

@@ -6,15 +6,12 @@ block of 128 keys follows from the least and greatest subtree end in the block, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import BlockMask
-
-from rapo_rllib.attention.block_attention import tree_attention
 
 if TYPE_CHECKING:
     from rapo_rllib.batching.packing import PackedRow
@@ -30,40 +27,20 @@ def allow_variants() -> None:
     config.recompile_limit = max(config.recompile_limit, RECOMPILE_LIMIT)
 
 
-def flex_tree_attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: BlockMask | torch.Tensor | None,
-    scaling: float | None = None,
-    softcap: float | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention of one layer, called by transformers, whose own repeats the keys unless the heads are a power of two.
+def attend_by_flex(
+    training: bool, inputs: tuple[torch.Tensor, ...], mask: BlockMask, scaling: float | None, softcap: float | None
+) -> torch.Tensor:
+    """Attention of one layer ``[1, H, L, D]``; transformers' own repeats the keys unless the heads are a power of two.
 
-    Arguments and result are those of ``tree_attention``, which also takes ordinary sequences in its place; the mask is the
-    packed row's. 28 heads may share 4 of keys.
+    ``inputs``: query, key and value; 28 heads may share 4 of keys. Others as those of ``tree_attention``.
     """
-    if not isinstance(attention_mask, BlockMask):
-        return tree_attention(module, query, key, value, attention_mask, scaling=scaling, softcap=softcap)
     from transformers.integrations import flex_attention as integration
 
-    output = integration.compile_friendly_flex_attention(
-        query,
-        key,
-        value,
-        training=module.training,
-        score_mod=None if softcap is None else _capped_at(softcap),
-        block_mask=attention_mask,
-        scale=scaling,
-        enable_gqa=True,
+    cap = None if softcap is None else lambda score, *_: softcap * torch.tanh(score / softcap)
+    output: torch.Tensor = integration.compile_friendly_flex_attention(
+        *inputs, training=training, score_mod=cap, block_mask=mask, scale=scaling, enable_gqa=True
     )
-    return output.transpose(1, 2).contiguous(), None
-
-
-def _capped_at(softcap: float) -> Callable[..., torch.Tensor]:
-    return lambda score, *_: softcap * torch.tanh(score / softcap)
+    return output
 
 
 def padded_row(row: PackedRow) -> PackedRow:

@@ -6,7 +6,7 @@ Shapes: ``L`` tokens of a row, ``D`` hidden size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from rapo_rllib.attention.block_attention import TreeBlocks, tree_attention
-from rapo_rllib.attention.flex import allow_variants, block_mask, flex_tree_attention, padded_row
+from rapo_rllib.attention.flex import allow_variants, block_mask, padded_row
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -31,25 +31,18 @@ class RowAttention(StrEnum):
     UNSHARED = "unshared"  # every prompt + response as a sequence of its own, for models that take none of these
 
 
-FUNCTIONS: dict[RowAttention, Callable[..., Any]] = {
-    RowAttention.FLEX: flex_tree_attention,
-    RowAttention.BLOCKS: tree_attention,
-}
-
-
 def use_attention(language_model: PreTrainedModel, attention: RowAttention) -> None:
     """Switch the model to the attention function that ``attention`` needs; a no-op if that is the model's own."""
-    if (function := FUNCTIONS.get(attention)) is None:
+    if attention not in (RowAttention.FLEX, RowAttention.BLOCKS):
         return
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
     if attention is RowAttention.FLEX:
         allow_variants()
-    name = f"tree_{attention}"
-    AttentionInterface.register(name, function)
-    AttentionMaskInterface.register(name, sdpa_mask)  # of ordinary sequences: a row brings its own
-    language_model.set_attn_implementation(name)
+    AttentionInterface.register("tree", tree_attention)
+    AttentionMaskInterface.register("tree", sdpa_mask)  # of ordinary sequences: a row brings its own
+    language_model.set_attn_implementation("tree")
 
 
 @contextmanager
@@ -61,12 +54,6 @@ def switched_to(language_model: PreTrainedModel, implementation: str) -> Iterato
         yield
     finally:
         language_model.set_attn_implementation(own)
-
-
-def plain_attention(language_model: PreTrainedModel) -> AbstractContextManager[None]:
-    """Inside, the model attends to ordinary sequences by SDPA: FlexAttention would be compiled for each of their lengths."""
-    flex = language_model.config._attn_implementation == f"tree_{RowAttention.FLEX}"
-    return switched_to(language_model, "sdpa") if flex else nullcontext()
 
 
 def hidden_states(language_model: PreTrainedModel, row: PackedRow, attention: RowAttention) -> torch.Tensor:

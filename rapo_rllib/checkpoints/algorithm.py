@@ -105,7 +105,7 @@ class AlgorithmCheckpoints:
         """``use(learner, folder)`` on all learners together; files travel where a learner is on another machine.
 
         Raises:
-            CheckpointError: a learner could not; all are alive still (RLlib would give up one that raised).
+            CheckpointError: a learner could not; all are alive still.
             LearnerError: a learner died.
         """
         home, path = _address(), str(folder)
@@ -123,16 +123,7 @@ class AlgorithmCheckpoints:
                 if writes:
                     sync_dir_between_nodes(here, copied, home, path, max_size_bytes=None)
 
-        def answer(learner: Any) -> str | None:
-            try:
-                locally(learner)
-            except Exception as error:
-                return str(error) if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
-            return None
-
-        answers = self._learner_group.on_all(answer, f"{'writing' if writes else 'reading'} a checkpoint")
-        if failed := [text for text in answers if text]:
-            raise CheckpointError(failed[0])
+        self._learner_group.on_all(locally, f"{'writing' if writes else 'reading'} a checkpoint", CheckpointError)
 
 
 def save_training_state(learner: Any, folder: str) -> None:

@@ -19,22 +19,14 @@ def export_policy(model: ModelSettings, learner_group: Any, folder: str | Path, 
 
     Raises:
         ValueError: adapters were asked for, and there are none.
-        RuntimeError: no learner could write it, or one died.
+        LearnerError: a learner could not write it, or died.
+        RuntimeError: it was written elsewhere.
     """
     if not merged and model.lora is None:
         raise ValueError("export_policy(merged=False): adapters are trained with model.lora only; leave merged out")
     target = Path(folder).absolute()
     target.mkdir(parents=True, exist_ok=True)
-
-    def failure(learner: Any) -> str:
-        try:
-            learner.weights.export(str(target), merged)
-        except Exception as error:  # RLlib would end the learner, and not tell why
-            return f"{type(error).__name__}: {error}"
-        return ""
-
-    if failed := list(filter(None, learner_group.on_all(failure, "an export of the policy"))):
-        raise RuntimeError(f"the policy was not written to {target}: {failed[0]}")
+    learner_group.on_all(lambda learner: learner.weights.export(str(target), merged), "an export of the policy")
     if not (target / ("config.json" if merged else "adapter_config.json")).exists():
         raise RuntimeError(f"the policy was not written to {target}: do learners and driver share this folder?")
     return target

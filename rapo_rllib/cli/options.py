@@ -16,7 +16,7 @@ Overrides = Annotated[
 ]
 
 # of a Milvus collection
-Uri = Annotated[str, typer.Option(help="A Milvus Lite path ending in .db, or http(s)://host:port[/database].")]
+Uri = Annotated[str, typer.Option(help="A Milvus Lite path ending in .db, or http(s)://host:port, with or without /database.")]
 Collection = Annotated[str, typer.Option(help="Name of the Milvus collection.")]
 NewEmbedder = Annotated[
     str | None,

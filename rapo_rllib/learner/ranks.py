@@ -113,15 +113,28 @@ class RAPOLearnerGroup(LearnerGroup):
         found: list[StateDict] = ask() if self.is_local else self._asked(lambda _: ask(async_update=True), "an update")
         return found
 
-    def on_all(self, function: Callable[[Any], Any], during: str) -> list[Any]:
-        """What a function returns on each learner; it should not raise, as RLlib ends a remote learner then.
+    def on_all(self, function: Callable[[Any], Any], during: str, error_type: type[Exception] = LearnerError) -> list[Any]:
+        """What a function returns on each learner.
 
         Raises:
+            error_type: the function raised on a learner, which lives on (RLlib would end it, and not tell why).
             LearnerError: the process of a learner ended ``during`` that, or one has failed before.
         """
+
+        def answer(learner: Any) -> tuple[Any, str]:
+            try:
+                return function(learner), ""
+            except Exception as error:
+                return None, str(error) if isinstance(error, error_type) else f"{type(error).__name__}: {error}"
+
         if self.is_local:
-            return [function(self._learner)]
-        return self._asked(lambda workers: workers.foreach_actor_async(function), during)
+            answers = [answer(self._learner)]
+        else:
+            answers = self._asked(lambda workers: workers.foreach_actor_async(answer), during)
+        for index, (_, error) in enumerate(answers):
+            if error:
+                raise error_type(f"{during} failed on learner {index}: {error}")
+        return [found for found, _ in answers]
 
     def _asked(self, ask: Callable[[Any], Any], during: str) -> list[Any]:
         workers: Any = self._worker_manager

@@ -17,7 +17,7 @@ import torch
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.annotations import override
 
-from rapo_rllib.attention.forward import RowAttention, hidden_states, plain_attention
+from rapo_rllib.attention.forward import RowAttention, hidden_states
 from rapo_rllib.attention.probe import Passes, row_attention
 from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 from rapo_rllib.batching.packing import PackedRow
@@ -221,8 +221,7 @@ def _logprobs(
 
 def _sequence_logprobs(language_model: PreTrainedModel, token_ids: Sequence[int]) -> list[float]:
     ids = torch.tensor([token_ids], device=next(language_model.parameters()).device)
-    with plain_attention(language_model):
-        log_p = torch.log_softmax(language_model(input_ids=ids, use_cache=False).logits[0, :-1].float(), -1)
+    log_p = torch.log_softmax(language_model(input_ids=ids, use_cache=False).logits[0, :-1].float(), -1)
     return log_p.gather(-1, ids[0, 1:, None])[:, 0].tolist()
 
 

@@ -242,18 +242,7 @@ def _first_learner(learner_group: Any, function: Callable[[Any], Any]) -> Any:
     """Return what ``function`` returns on the first learner; it runs on all of them, as collectives need.
 
     Raises:
-        WeightSyncError: it raised on a learner, which lives on (RLlib would end it, and not tell why).
+        WeightSyncError: it raised on a learner.
         LearnerError: a learner died.
     """
-
-    def answer(learner: Any) -> tuple[Any, str]:
-        try:
-            return function(learner), ""
-        except Exception as error:
-            return None, f"{type(error).__name__}: {error}"
-
-    answers = learner_group.on_all(answer, "a sync of weights")
-    for index, (_, error) in enumerate(answers):
-        if error:
-            raise WeightSyncError(f"learner {index} could not give its weights to the engines: {error}")
-    return answers[0][0]
+    return learner_group.on_all(function, "a sync of weights", WeightSyncError)[0]

@@ -77,13 +77,18 @@ def test_hidden_states_equal_those_of_blocks(kind: str, heads: int, monkeypatch:
     torch.testing.assert_close(states[RowAttention.FLEX], states[RowAttention.BLOCKS], rtol=1e-4, atol=1e-4)
 
 
-def test_an_ordinary_sequence_is_causal() -> None:
-    """As of whoever calls the trained module themselves."""
-    model, ids = tiny_model("llama", torch.float32).eval(), torch.tensor([[3, 4, 5, 6]])
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_ordinary_sequences_are_causal_and_go_on_from_a_cache(kind: str) -> None:
+    """As of whoever calls the trained module themselves; FlexAttention would be compiled for each of their lengths."""
+    model, ids = tiny_model(kind, torch.float32).eval(), torch.tensor([[3, 4, 5, 6]])
+    model.set_attn_implementation("eager")
     with torch.no_grad():
         expected = model(input_ids=ids).logits
         use_attention(model, RowAttention.FLEX)
         torch.testing.assert_close(model(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-4)
+        cache = model(input_ids=ids[:, :3], use_cache=True).past_key_values
+        found = model(input_ids=ids[:, 3:], past_key_values=cache).logits
+        torch.testing.assert_close(found, expected[:, 3:], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("tokens", "padded"), [(1, 256), (128, 256), (256, 256), (257, 384)])

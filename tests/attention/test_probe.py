@@ -15,9 +15,10 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
+from rapo_rllib.attention import forward
 from rapo_rllib.attention.block_attention import tree_attention
 from rapo_rllib.attention.flex import BLOCK, block_mask, padded_row
-from rapo_rllib.attention.forward import FUNCTIONS, RowAttention
+from rapo_rllib.attention.forward import RowAttention
 from rapo_rllib.attention.probe import Passes, Probe, row_attention
 from rapo_rllib.batching.packing import pack_rows
 from rapo_rllib.batching.training_batch import TrainingBatch
@@ -145,7 +146,7 @@ def test_an_attention_whose_backward_pass_fails_is_not_taken_and_that_is_said(
     right = tree_attention
     monkeypatch.setattr(NoGradient, "raises", raises)
     failing = lambda *arguments, **options: (NoGradient.apply(right(*arguments, **options)[0]), None)  # noqa: E731
-    monkeypatch.setitem(FUNCTIONS, RowAttention.BLOCKS, failing)
+    monkeypatch.setattr(forward, "tree_attention", failing)
     model = tiny_model("llama", torch.float32)
     with caplog.at_level(logging.WARNING, "rapo_rllib"):
         assert row_attention(model) is RowAttention.MASK
@@ -174,7 +175,7 @@ def test_an_attention_is_tried_in_the_precision_of_training(
             raise NotImplementedError(f"no kernel for {value.dtype}")
         return right(module, query, key, value, *others, **options)
 
-    monkeypatch.setitem(FUNCTIONS, RowAttention.BLOCKS, only_float32)
+    monkeypatch.setattr(forward, "tree_attention", only_float32)
     config = TinyConfig(save_tiny_model(tmp_path), dtype="float32", autocast_dtype=autocast)
     learner = RAPOTorchLearner(config=config, module_spec=config.get_multi_rl_module_spec())
     learner.build()
@@ -194,7 +195,7 @@ def test_a_leak_that_low_precision_hides_is_found(
         output[:, slice(*by)] += 0.02 * query[:, :, slice(*seen)].mean(2)[:, None]
         return output, None
 
-    monkeypatch.setitem(FUNCTIONS, RowAttention.BLOCKS, leaks)
+    monkeypatch.setattr(forward, "tree_attention", leaks)
     model = tiny_model("llama", torch.float32).eval()
     probe = Probe(model, "sdpa", Passes(lambda function, *arguments: function(model, *arguments), torch.bfloat16))
     reason = probe.reason_against(RowAttention.BLOCKS, probe.values_of_separate_sequences())

@@ -157,7 +157,7 @@ def test_blocks_compute_far_fewer_scores_than_a_dense_mask() -> None:
 def test_models_are_switched_to_the_attention_that_their_device_computes_fastest() -> None:
     for kind in KINDS:
         model = tiny_model(kind, torch.float32)
-        assert row_attention(model) is RowAttention.BLOCKS and model.config._attn_implementation == "tree_blocks"
+        assert row_attention(model) is RowAttention.BLOCKS and model.config._attn_implementation == "tree"
         sequence = torch.tensor([[5, 6, 7, 8, 9, 10, 11]])  # ordinary sequences still go through, with windows and caps
         found = model(sequence, use_cache=False).logits
         model.set_attn_implementation("eager")

@@ -26,13 +26,13 @@ class Workers:
     """RLlib's manager of actors, as far as a group calls it: learner 1 answers with ``error``, then learner 0 is ready."""
 
     def __init__(self, error: Exception | None) -> None:
-        second = ResultOrError(result="second") if error is None else ResultOrError(error=error)
-        self._answers = [CallResult(1, second, ""), CallResult(0, ResultOrError(result="first"), "")]
+        self._error = error
         self.waiting: list[CallResult] = []
         self.healthy = 2
 
-    def foreach_actor_async(self, *_: Any, **__: Any) -> None:
-        self.waiting = [*self.waiting, *self._answers]
+    def foreach_actor_async(self, function: Any = str, **_: Any) -> None:
+        second = ResultOrError(result=function("second")) if self._error is None else ResultOrError(error=self._error)
+        self.waiting += [CallResult(1, second, ""), CallResult(0, ResultOrError(result=function("first")), "")]
 
     def num_outstanding_async_reqs(self) -> int:
         return len(self.waiting)
@@ -127,5 +127,22 @@ def test_an_error_of_a_call_is_none_of_a_learner(during: str, tmp_path: Path) ->
 def test_answers_are_in_the_order_of_learners_and_none_is_that_of_a_call_before() -> None:
     group = group_of(None)
     group._worker_manager.foreach_actor_async()  # by a call that was interrupted
-    assert group.on_all(lambda learner: None, "a test") == ["first", "second"]
+    assert group.on_all(str.upper, "a test") == ["FIRST", "SECOND"]
     assert not group._worker_manager.waiting
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_what_a_learner_raises_is_told_and_it_lives_on(is_local: bool, tmp_path: Path) -> None:
+    def export(folder: str, merged: bool) -> None:
+        raise OSError("read-only")
+
+    learner = SimpleNamespace(weights=SimpleNamespace(export=export))
+    group = group_of(None)
+    if is_local:
+        group._learner, group.config.num_learners = learner, 0
+    group._worker_manager.foreach_actor_async = lambda function: Workers.foreach_actor_async(
+        group._worker_manager, lambda _: function(learner)
+    )
+    for _ in range(2):
+        with pytest.raises(LearnerError, match="^an export of the policy failed on learner 0: OSError: read-only$"):
+            export_policy(ModelSettings(), group, tmp_path, merged=True)

@@ -20,9 +20,9 @@ from tiny_learner import TinyConfig, trajectory_groups
 from tiny_models import save_tiny_model
 from torch.distributed.tensor import DTensor
 
-from rapo_rllib.attention import probe
+from rapo_rllib.attention import forward, probe
 from rapo_rllib.attention.block_attention import tree_attention
-from rapo_rllib.attention.forward import FUNCTIONS, RowAttention
+from rapo_rllib.attention.forward import RowAttention
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import LearnerError
 from rapo_rllib.learner import rl_module, scoring
@@ -397,7 +397,7 @@ def probed(rank: int, world_size: int, folder: Path, fault: Any, on: tuple[int, 
             output.register_hook(fault)
         return output, weights
 
-    with patch.dict(FUNCTIONS, {RowAttention.BLOCKS: spoiled}):
+    with patch.object(forward, "tree_attention", spoiled):
         made = learner(folder, rank, world_size, learner_parallelism="fsdp")
     return str(made.policy.attention), updated(made, batch(4, 2, {}), rank, world_size)
 

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ from vllm.distributed.weight_transfer.base import TrainerWeightTransferEngine
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from rapo_rllib.errors import WeightSyncError
+from rapo_rllib.learner.ranks import RAPOLearnerGroup
 from rapo_rllib.weights import engine_restarts
 from rapo_rllib.weights.canary import Canary
 from rapo_rllib.weights.publisher import Publication, WeightSender
@@ -223,6 +225,7 @@ def test_all_engines_are_restarted_and_get_the_version(
 
     learner = SimpleNamespace(score=lambda sequences: SCORES, weights=SimpleNamespace(send=send))
 
-    learners = SimpleNamespace(is_local=False, on_all=lambda function, during: [function(learner)])
+    on_all = partial(RAPOLearnerGroup.on_all, SimpleNamespace(is_local=True, _learner=learner))
+    learners = SimpleNamespace(is_local=False, on_all=on_all)
     report = WeightSync(Canary([[1, 2, 3]], exact=False), "nccl", timeout_s=60.0).run(learners, group)
     assert (report.version, report.num_engines, report.num_restarts) == (7, 2, 2)

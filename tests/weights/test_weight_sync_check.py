@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from ray.exceptions import RayActorError
 from ray.rllib.utils.actor_manager import RemoteCallResults, ResultOrError
 
 from rapo_rllib.errors import WeightSyncError
+from rapo_rllib.learner.ranks import RAPOLearnerGroup
 from rapo_rllib.weights import engine_restarts
 from rapo_rllib.weights import sync as weight_sync
 from rapo_rllib.weights.canary import Canary
@@ -204,8 +206,9 @@ def test_a_learner_that_cannot_publish_is_named_and_lives_on() -> None:
 
     learner = SimpleNamespace(score=lambda sequences: SCORES, weights=SimpleNamespace(publish=publish))
 
-    group = SimpleNamespace(is_local=False, on_all=lambda function, during: [function(learner)])
-    with pytest.raises(WeightSyncError, match="learner 0 could not give its weights to the engines: OSError: no memory left"):
+    on_all = partial(RAPOLearnerGroup.on_all, SimpleNamespace(is_local=True, _learner=learner))
+    group = SimpleNamespace(is_local=False, on_all=on_all)
+    with pytest.raises(WeightSyncError, match="a sync of weights failed on learner 0: OSError: no memory left"):
         WeightSync(canary()).run(group, Runners(1, lambda index, starts: None))
 
 
