@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 
 from rapo_rllib.errors import CheckpointError
 from rapo_rllib.learner.identity import check_identity, write_identity
+from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.learner.rl_module import CausalLMRLModule
 
 NamedParameters = list[tuple[str, torch.nn.Parameter]]
@@ -53,7 +54,7 @@ def save_training_state(
 
 
 def load_training_state(
-    folder: str, policy: CausalLMRLModule, optimizer: torch.optim.Optimizer, *, needs_base: bool
+    folder: str, policy: CausalLMRLModule, optimizer: torch.optim.Optimizer, ranks: Ranks, *, needs_base: bool
 ) -> dict[str, int]:
     """Read what :func:`save_training_state` wrote, in place; called by all learners at once. Returns the progress.
 
@@ -61,12 +62,15 @@ def load_training_state(
 
     Raises:
         CheckpointError: it belongs to another model (see :func:`check_identity`, also for ``needs_base``), the weights have
-            other names or shapes, or (on all learners together) one could not read.
+            other names or shapes, or one could not read.
+        LearnerError: of several learners, on all together: it is so on one.
     """
-    check_identity(folder, policy.settings, policy.language_model.config, policy.base, needs_base=needs_base)
     parameters = _trained(policy)
-    stored = dcp.FileSystemReader(folder).read_metadata()
-    _check_names(folder, stored, parameters)
+    with ranks.raise_on_all_ranks("a look at the checkpoint"):
+        if policy.with_weights:  # others have what the first learner read
+            check_identity(folder, policy.settings, policy.language_model.config, policy.base, needs_base=needs_base)
+        stored = dcp.FileSystemReader(folder).read_metadata()
+        _check_names(folder, stored, parameters)
     generators = _under(stored, f"rng.{_rank()}.")
     state: dict[str, Any] = {
         "weights": _exact(parameters, optimizer),

@@ -113,14 +113,15 @@ class ShardedModel:
     def _take_values(self, module: torch.nn.Module) -> None:
         """Bring a unit to the device, with the values of the first learner."""
         tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if not isinstance(tensor, DTensor)]
-        for tensor in tensors:
-            if not tensor.is_meta:
-                tensor.data = tensor.data.to(self._device).contiguous()
-                continue
-            empty = torch.empty_like(tensor, device=self._device)
-            if isinstance(tensor, torch.nn.Parameter):
-                empty = torch.nn.Parameter(empty, tensor.requires_grad)
-            torch.utils.swap_tensors(tensor, empty)  # in place: tied weights stay one
+        with self._ranks.raise_on_all_ranks("making room for the model"):
+            for tensor in tensors:
+                if not tensor.is_meta:
+                    tensor.data = tensor.data.to(self._device).contiguous()
+                    continue
+                empty = torch.empty_like(tensor, device=self._device)
+                if isinstance(tensor, torch.nn.Parameter):
+                    empty = torch.nn.Parameter(empty, tensor.requires_grad)
+                torch.utils.swap_tensors(tensor, empty)  # in place: tied weights stay one
         self._ranks.copy_from_first(tensors)
 
     def _make_unit(self, module: torch.nn.Module) -> None:

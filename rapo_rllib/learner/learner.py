@@ -316,7 +316,7 @@ class RAPOTorchLearner(TorchLearner):
         """Go on from what ``folder`` holds; a scheduled learning rate follows from ``num_env_steps``, sampled so far."""
         needs_base = self.settings.model.lora is not None or self.settings.objective.kl_coeff > 0
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
-        progress = load_training_state(folder, self.policy, optimizer, needs_base=needs_base)
+        progress = load_training_state(folder, self.policy, optimizer, self._ranks, needs_base=needs_base)
         self._weights_seq_no, self._skipped_in_a_row = progress["weights_seq_no"], progress["skipped_in_a_row"]
         for scheduled, schedule in self._optimizer_lr_schedules.items():
             self._set_optimizer_lr(scheduled, schedule.update(timestep=num_env_steps))

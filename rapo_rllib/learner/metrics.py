@@ -50,8 +50,8 @@ class UpdateMetrics:
         difference between learner and engine is what was learned.
         """
         table = torch.stack(self._rows).cpu() if self._rows else torch.zeros(0, len(_NAMES) + 1, dtype=torch.float64)
-        loss = _over_ranks(_combined(table), ranks)
-        before = _over_ranks(_combined(table[: self._num_rows_before_steps]), ranks).averages()
+        loss = _combined(table, ranks)
+        before = _combined(table[: self._num_rows_before_steps], ranks).averages()
         entropy, tokens, rows = ranks.sum([float(table[:, -1].sum()), self._num_tokens_computed, len(table)])
         slowest = ranks.max([seconds])[0]
         total_loss, gradient_norm = (sum(column) / len(column) for column in zip(*self._steps or [(0.0, 0.0)], strict=True))
@@ -70,15 +70,9 @@ class UpdateMetrics:
         }
 
 
-def _combined(table: torch.Tensor) -> LossMetrics:
-    """Combine several micro-batches, ``[rows, fields + 1]`` on the CPU: sums are added, maxima stay maxima."""
+def _combined(table: torch.Tensor, ranks: Ranks) -> LossMetrics:
+    """Combine the micro-batches of all learners, ``[rows, fields + 1]`` on the CPU: sums are added, maxima stay maxima."""
     whole = torch.cat([table.new_zeros(1, table.shape[1]), table])  # the metrics of no token are 0
-    columns = zip(_NAMES, whole.T, strict=False)
-    return LossMetrics(**{name: column.max() if name.endswith("_max") else column.sum() for name, column in columns})
-
-
-def _over_ranks(metrics: LossMetrics, ranks: Ranks) -> LossMetrics:
-    values = [float(getattr(metrics, name)) for name in _NAMES]
-    both = zip(_NAMES, ranks.sum(values), ranks.max(values), strict=True)
+    both = zip(_NAMES, ranks.sum(whole.sum(0).tolist()), ranks.max(whole.amax(0).tolist()), strict=False)
     chosen = {name: largest if name.endswith("_max") else total for name, total, largest in both}
     return LossMetrics(**{name: torch.tensor(value, dtype=torch.float64) for name, value in chosen.items()})

@@ -13,6 +13,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+import ray
 import torch
 import torch.distributed as dist
 from ray import exceptions
@@ -166,3 +167,12 @@ class RAPOLearnerGroup(LearnerGroup):
             return {COMPONENT_LEARNER: states[0]}
         state: StateDict = super().get_state(components, not_components=not_components, **kwargs)
         return state
+
+    @override(LearnerGroup)
+    def set_state(self, state: StateDict) -> None:
+        """RLlib's, which would end a learner that cannot take it, and say nothing."""
+        if self.is_local or COMPONENT_LEARNER not in state:
+            super().set_state(state)
+            return
+        given = ray.put(state[COMPONENT_LEARNER])
+        self.on_all(lambda learner: learner.set_state(ray.get(given)), "taking a state")

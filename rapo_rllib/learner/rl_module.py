@@ -66,7 +66,8 @@ class CausalLMRLModule(TorchRLModule):
         self.engine_dtype: torch.dtype = getattr(torch, job.engine.dtype)
         self.with_weights: bool = self.model_config.get(WITH_WEIGHTS, True)
         self.language_model = load_causal_lm(self.settings, self.with_weights)
-        self.base = base_checksum(self.settings.name_or_path)  # now: at a checkpoint the files may have gone
+        # now: at a checkpoint the files may have gone
+        self.base = base_checksum(self.settings.name_or_path) if self.with_weights else 0
         self.language_model.config.use_cache = False
         lora = self.settings.lora
         self.adapters = None if lora is None else Adapters(self.language_model, lora)

@@ -144,5 +144,5 @@ def test_what_a_learner_raises_is_told_and_it_lives_on(is_local: bool, tmp_path:
         group._worker_manager, lambda _: function(learner)
     )
     for _ in range(2):
-        with pytest.raises(LearnerError, match="^an export of the policy failed on learner 0: OSError: read-only$"):
+        with pytest.raises(LearnerError, match=r"^an export of the policy failed on learner 0: OSError: read-only$"):
             export_policy(ModelSettings(), group, tmp_path, merged=True)

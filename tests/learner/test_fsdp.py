@@ -614,6 +614,24 @@ def restore(rank: int, world_size: int, folder: Path, target: Path, settings: di
     return gathered_weights(made)
 
 
+def misread(rank: int, world_size: int, folder: Path, target: Path) -> str:
+    """A job: the second learner has no checkpoint to read, and then it has."""
+    made = learner(folder, rank, world_size, learner_parallelism="fsdp")
+    made.save_training_state(str(target))
+    with pytest.raises(LearnerError) as caught:
+        made.load_training_state(str(target if rank == 0 else target / "nowhere"), 0)
+    made.load_training_state(str(target), 0)
+    return str(caught.value)
+
+
+def test_a_checkpoint_that_one_learner_lacks_is_one_error_on_all(
+    processes: LearnerProcesses, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    first, second = results_of(processes.run(2, misread, folders["llama"], tmp_path / "state"))
+    assert first == second
+    assert first.startswith("a look at the checkpoint failed on 1 of 2 learners; learner 1: FileNotFoundError: ")
+
+
 @pytest.mark.parametrize(("before", "after"), [slow(2, 2), (2, 4), (2, 1), (1, 2)])
 def test_a_checkpoint_goes_on_with_any_number_of_learners(
     processes: LearnerProcesses, folders: dict[str, Path], tmp_path: Path, before: int, after: int

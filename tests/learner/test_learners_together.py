@@ -200,6 +200,13 @@ def test_a_learner_that_cannot_write_is_an_error_and_lives_on(two: RAPOLearnerGr
     assert (tmp_path / "other" / ".metadata").exists()
 
 
+def test_a_state_that_a_learner_cannot_take_is_an_error_and_it_lives_on(two: RAPOLearnerGroup) -> None:
+    state = two.get_state()
+    with pytest.raises(LearnerError, match="taking a state failed on learner 0: "):
+        two.set_state({"learner": {"rl_module": {"default_policy": {}}}})
+    two.set_state(state)
+
+
 def test_one_failure_is_an_error_for_all(two: RAPOLearnerGroup) -> None:
     """The last: RLlib takes learners that raised for broken ones, and asks them no more."""
     two.foreach_learner(lambda learner: setattr(learner, "broken", True))
