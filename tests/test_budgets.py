@@ -28,7 +28,7 @@ BUDGETS = {
     "envs": 3270,
     "estimate": 461,
     "evaluation": 401,
-    "learner": 1826,
+    "learner": 1836,
     "milvus": 2022,
     "models": 704,
     "monitoring": 692,
@@ -72,3 +72,10 @@ def test_a_key_is_known_in_few_files() -> None:
     """A knob costs every file that names it; temperature stands for all."""
     naming = [file for file in PACKAGE.rglob("*.py") if re.search(r"\btemperature\b", file.read_text(encoding="utf-8"))]
     assert len(naming) <= 12, sorted(str(file.relative_to(PACKAGE)) for file in naming)
+
+
+def test_docstrings_say_what_is_done() -> None:
+    """Their first word is a verb or a noun: a clause ("What it holds") says neither."""
+    begins = re.compile(r'^\s*"""((?:What|How|Who|Of|As|Those|That|The same)\b.*)', re.MULTILINE)
+    found = [(file.name, line) for file in PACKAGE.rglob("*.py") for line in begins.findall(file.read_text(encoding="utf-8"))]
+    assert not found

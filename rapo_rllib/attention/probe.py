@@ -167,7 +167,7 @@ class Probe:
 
     @torch.no_grad()
     def _seen_of_siblings(self, attention: RowAttention) -> float:
-        """How far the states of the other responses, before and behind it in the row, change with the tokens of the second."""
+        """Measure how far the other responses' states, before and behind it in the row, change with the second's tokens."""
         rows = self.rows[True], self._changed
         before, after = (self.passes.call(self._states, attention, row)[row.trajectory_ids != SECOND] for row in rows)
         return float((after - before).norm() / before.norm())

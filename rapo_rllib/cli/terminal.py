@@ -1,4 +1,4 @@
-"""What commands say while they work, and when they end: a bar or lines, one red line for a mistake, an exit status."""
+"""Messages of commands while they work, and when they end: a bar or lines, one red line for a mistake, an exit status."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class _Engines(NamedTuple):
 
 
 def _engines(settings: Settings) -> tuple[_Engines, _Engines]:
-    """Those of the rollouts, and those that only evaluate, which may have keys of their own."""
+    """Describe the engines of the rollouts, and those that only evaluate, which may have keys of their own."""
     rllib, own = settings.rllib, settings.rllib.evaluation_config or {}
     engine = build(EngineSettings, own["engine"]) if own.get("engine") else settings.engine
     gpus = own.get("num_gpus_per_env_runner", rllib.num_gpus_per_env_runner)

@@ -86,7 +86,7 @@ class Agent:
         return json.dumps({one.name: getattr(question, one.name) for one in fields(question) if one.name != "columns"})
 
     def _output(self, command: list[str], sent: bytes) -> bytes:
-        """What a process prints, in a session of its own. Raises ``RuntimeError`` if it fails, or prints without an end."""
+        """Return what a process in a session of its own prints; ``RuntimeError`` if it fails, or prints without an end."""
         told = {"OPENAI_BASE_URL": self._given["base_url"], "OPENAI_API_KEY": "none"}
         if self._options.command:
             told["RAPO_QUESTION"] = self._question_as_json()

@@ -23,7 +23,7 @@ from rapo_rllib.protocol.turns import Schema
 
 @dataclass(frozen=True)
 class Answer:
-    """What the policy wrote, as an agent gets it."""
+    """Answer of the policy, as an agent gets it."""
 
     text: str
     calls: tuple[tuple[str, str, str], ...]  # id, name, arguments as JSON
@@ -80,7 +80,7 @@ class Ask:
         return _digest("", [asked, self.tools, self.reads_calls, self.max_tokens, self.stop])
 
     def said(self, matched: int = 0) -> str:
-        """What it says behind its first messages (characters)."""
+        """Return its text behind the first ``matched`` messages, or characters of its text."""
         if self.text is not None:
             return self.text[matched:]
         return "\n".join(message["content"] for message in self.messages[matched:])

@@ -1,4 +1,4 @@
-"""What one agent and the policy have said: the sequences of tokens of a trajectory, and the requests that make them longer.
+"""The talk of one agent and the policy: the sequences of tokens of a trajectory, and the requests that make them longer.
 
     Ask --Recorder--> Place --> Episode of a sequence, with what the request adds --engine--> Completion --> Answer
 
@@ -38,7 +38,7 @@ _MOST_CHARACTERS = 128  # of a token: a longer text is over its budget, and is n
 
 
 class Inbox:
-    """What other threads tell a coroutine: requests, and the end of its agent."""
+    """Messages of other threads to a coroutine: requests, and the end of its agent."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -87,7 +87,7 @@ class _Sequence:
 
 
 class Talk:
-    """What one agent and the policy have said: the sequences of a trajectory, all changed by the thread of its coroutine.
+    """The talk of one agent and the policy: the sequences of a trajectory, all changed by the thread of its coroutine.
 
     Args:
         chat_with: the model's own form of turns, for the tools of a request; raises ``RequestError`` where it has none.
@@ -237,7 +237,7 @@ class Talk:
         return _Sequence(self._episode, text)
 
     def _added(self, ask: Ask, matched: int, episode: Episode) -> Piece:
-        """What a request adds behind a turn, encoded."""
+        """Encode what a request adds behind a turn."""
         chat: Any = episode.plan.chat
         if ask.text is not None:
             said = ask.said(matched)

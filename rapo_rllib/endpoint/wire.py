@@ -32,7 +32,7 @@ JSON, EVENTS = "application/json", "text/event-stream"
 
 @dataclass(frozen=True)
 class Form:
-    """How an answer is wanted."""
+    """Form of an answer that is asked for."""
 
     chat: bool
     stream: bool
@@ -191,7 +191,7 @@ def _text(content: Any, index: int) -> str:
 
 
 def _arguments(arguments: Any) -> Any:
-    """As an object, where they are one: templates write it out themselves."""
+    """Read arguments as an object, where they are one: templates write it out themselves."""
     try:
         read = json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:

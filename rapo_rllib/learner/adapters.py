@@ -73,7 +73,7 @@ class Adapters:
                 layer.enable_adapters(True)
 
     def merges(self) -> dict[int, Callable[[], torch.Tensor] | None]:
-        """What makes each target's whole weight, with its adapter in it; None for adapters, which have no part there.
+        """Find what makes each target's whole weight, with its adapter in it; None for adapters, which have no part there.
 
         By ``id`` of the parameter, which with shards is another one inside a pass.
         """

@@ -128,7 +128,7 @@ def _stepped_on(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _under(stored: Metadata, prefix: str) -> dict[str, Any]:
-    """What is known of the entries under names with this prefix, which is left out."""
+    """Return the metadata of the entries under names with this prefix, which is left out."""
     return {key.removeprefix(prefix): of for key, of in stored.state_dict_metadata.items() if key.startswith(prefix)}
 
 

@@ -115,7 +115,7 @@ class RAPOLearnerGroup(LearnerGroup):
         return found
 
     def on_all(self, function: Callable[[Any], Any], during: str, error_type: type[Exception] = LearnerError) -> list[Any]:
-        """What a function returns on each learner.
+        """Call a function on each learner; returns its results, in their order.
 
         Raises:
             error_type: the function raised on a learner, which lives on (RLlib would end it, and not tell why).
@@ -147,7 +147,7 @@ class RAPOLearnerGroup(LearnerGroup):
             return self._answers(workers, during)
 
     def _answers(self, workers: Any, during: str) -> list[Any]:
-        """What all learners answer, in their order; those that wait for one that has failed are not waited for."""
+        """Wait for the answers of all learners, in their order, but for none that waits for one that has failed."""
         answers: list[Any] = []
         while workers.num_outstanding_async_reqs() and all(answer.ok for answer in answers):
             answers += workers.fetch_ready_async_reqs(timeout_seconds=_LOOK_S).result_or_errors

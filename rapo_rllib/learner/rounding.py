@@ -36,7 +36,7 @@ def rounded(language_model: PreTrainedModel, dtype: torch.dtype, adapters: Adapt
 
 
 def _own_weights(module: torch.nn.Module, layers: list[torch.nn.Module]) -> list[torch.Tensor]:
-    """Those that are in no layer inside the module."""
+    """List the module's weights that are in no layer inside it."""
     inner = set(layers) & set(module.modules()) - {module}
     others = {id(parameter) for layer in inner for parameter in layer.parameters()}
     return [parameter for parameter in module.parameters() if id(parameter) not in others]

@@ -33,7 +33,7 @@ KEPT = [
 
 
 def decoder_layers(language_model: PreTrainedModel) -> list[torch.nn.Module]:
-    """What the model itself says is never to be split; FSDP's classes extend the model's."""
+    """List the modules that the model itself never lets be split; FSDP's classes extend the model's."""
     names = set(language_model._no_split_modules or ())
     return [module for module in language_model.modules() if names & {kind.__name__ for kind in type(module).__mro__}]
 

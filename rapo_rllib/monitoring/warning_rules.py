@@ -311,7 +311,7 @@ def _unscored(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _lost_env_runners(rows: Sequence[Row], past: Past) -> Finding:
-    """Those that a streamed rollout lost of late, and what RLlib has counted since the start, of evaluation's own too."""
+    """Count those that a streamed rollout lost of late, and all that RLlib has counted, of evaluation's own too."""
     lost = sum(row.get("sampling/env_runners_lost", 0.0) for row in rows[-RECENT:])
     names = ("num_remote_worker_restarts", "num_env_runners_dropped_lifetime", "num_healthy_workers")
     evaluated = next((row for row in reversed(rows) if f"evaluation/{names[0]}" in row), {})  # not in each iteration

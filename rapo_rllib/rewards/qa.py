@@ -61,7 +61,7 @@ NORMALIZATIONS: dict[str, Callable[[str], str]] = {"signs": normalized, "squad":
 
 
 def _without_articles(words: str, whole: str) -> str:
-    """Of one blank between words; what stands in ``words``, or in ``whole``, where nothing would be left."""
+    """Put one blank between words; where no word would be left, between those of ``words``, or of ``whole``."""
     return next((found for text in (_ARTICLES.sub(" ", words), words, whole) if (found := " ".join(text.split()))), "")
 
 

@@ -94,7 +94,7 @@ def _refuse_ours(modules: dict[str, str]) -> None:
 
 
 def _existing(paths: Iterable[str]) -> list[str]:
-    """Those that are there, by their real paths, each once."""
+    """List the paths that exist, by their real paths, each once."""
     return list(dict.fromkeys(os.path.realpath(path) for path in paths if os.path.exists(path)))
 
 

@@ -146,7 +146,7 @@ class ForkedProcess:
         return chunk
 
     def _heard(self) -> bytes:
-        """What child or zygote say next."""
+        """Return the next message of child or zygote."""
         try:
             said = self._socket.recv(4096)
         except (ConnectionResetError, TimeoutError):  # it did not read the code; it is not locked in yet
