@@ -107,7 +107,9 @@ class ShardedModel:
         dist.broadcast_object_list(firsts, src=0)
         with self._ranks.raise_on_all_ranks("making the model without weights"):
             if wrong := sorted(firsts[0] ^ own, key=str):
-                different = f"a {name} without weights has other tensors than one with weights, {wrong[0]} for one (is tie_word_embeddings right?)"
+                different = (
+                    f"a {name} without weights has other tensors than one with weights, {wrong[0]} for one (is it tied?)"
+                )
                 raise ValueError(f"learner_parallelism = 'fsdp': {different}; set 'ddp'")
 
     def _take_values(self, module: torch.nn.Module) -> None:
