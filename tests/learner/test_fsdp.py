@@ -14,6 +14,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from learner_processes import LearnerProcesses
 from ray.rllib.core import DEFAULT_MODULE_ID
 from tiny_learner import TinyConfig, trajectory_groups
@@ -307,6 +308,24 @@ def test_weights_that_cannot_be_read_or_fit_no_other_model_are_an_error_on_all_l
     ):
         first, second = results_of(processes.run(2, begin_with_error, pair))
         assert first == second and first.startswith(told)
+
+
+def lose_weights(rank: int, world_size: int, folder: Path) -> str:
+    """A job: the files are gone when the reference model is made, with the first update."""
+    made = learner(folder, rank, world_size, learner_parallelism="fsdp", kl_coeff=0.3)
+    dist.barrier()
+    if rank == 0:
+        (folder / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(LearnerError) as caught:
+        updated(made, batch(4, 1, {}), rank, world_size)
+    return str(caught.value)
+
+
+def test_a_reference_model_that_cannot_be_read_is_an_error_on_all_learners(
+    processes: LearnerProcesses, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    first, second = results_of(processes.run(2, lose_weights, shutil.copytree(folders["llama"], tmp_path / "lost")))
+    assert first == second and first.startswith("loading the reference model failed on 1 of 2 learners; learner 0: ")
 
 
 def masters(rank: int, world_size: int, folder: Path, settings: dict[str, Any]) -> tuple[list[torch.Tensor], Any]:
