@@ -86,7 +86,7 @@ def turns(sides: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, int
 def _job(arguments: argparse.Namespace) -> Any:
     from against_trl_parts.job import Job
 
-    from rapo_rllib.models.hardware import resolved_dtype
+    from rapo_rllib.models.devices import resolved_dtype
     from rapo_rllib.models.loading import resolve_model
 
     numbers = {**JOB, "iterations": arguments.iterations, "max_tokens": arguments.max_tokens, "trl_batch": arguments.trl_batch}

@@ -34,7 +34,7 @@ from retrieval_parts.timing import timed
 
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.milvus.index import index_kind
+from rapo_rllib.milvus.schema import index_kind
 from rapo_rllib.settings import BufferSettings
 
 SIDES = ("ours", "ours_with_embedding", "server", "faiss")

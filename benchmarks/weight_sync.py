@@ -21,7 +21,7 @@ from typing import Any
 import ray
 import torch
 
-from rapo_rllib.models.hardware import resolved_dtype
+from rapo_rllib.models.devices import resolved_dtype
 from rapo_rllib.models.loading import load_causal_lm, resolve_model
 from rapo_rllib.settings import EngineSettings, ModelSettings
 from rapo_rllib.weights.packing import unpack_weights

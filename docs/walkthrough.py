@@ -9,12 +9,11 @@
 import torch
 
 from rapo_rllib.objective.advantages import combined_advantages, outcome_advantages, retrieval_advantages
-from rapo_rllib.objective.aggregation import aggregation_weight
 from rapo_rllib.objective.clipping import clipped_objective
 from rapo_rllib.objective.entropy import step_entropy
 from rapo_rllib.objective.importance import shaping_factor
 from rapo_rllib.objective.inputs import LossInputs
-from rapo_rllib.objective.loss import policy_loss
+from rapo_rllib.objective.loss import aggregation_weight, policy_loss
 from rapo_rllib.objective.retrieval_reward import entropy_change, retrieval_quality, retrieval_reward
 from rapo_rllib.settings import ObjectiveSettings
 

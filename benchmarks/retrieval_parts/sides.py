@@ -13,9 +13,8 @@ import ray
 from rapo_rllib.buffer.rows import NAMES
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.milvus.address import is_lite_path
-from rapo_rllib.milvus.index import EXACT_LIMIT
 from rapo_rllib.milvus.lite.table import PROBES, Table
-from rapo_rllib.milvus.schema import Field
+from rapo_rllib.milvus.schema import EXACT_LIMIT, Field
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, StepTrace
 from retrieval_parts.stored import Sample

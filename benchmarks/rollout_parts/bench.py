@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from rapo_rllib.envs.word_problems.env import WordProblems
-from rapo_rllib.models.hardware import resolved_dtype
+from rapo_rllib.models.devices import resolved_dtype
 from rapo_rllib.models.loading import load_tokenizer, resolve_model
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.env_calls import EnvPool

@@ -13,7 +13,7 @@ import numpy as np
 
 from rapo_rllib.buffer.rows import NAMES
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.milvus.index import search_effort
+from rapo_rllib.milvus.schema import search_effort
 from rapo_rllib.types import HistoryQuery, TokenKind
 from rollout_parts.bench import MAX_MODEL_LEN, Bench, median
 from rollout_parts.hybrid import job_settings, make_retriever, session_query

@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from rapo_rllib.envs.text_space import AnyText
+from rapo_rllib.envs.base import AnyText
 
 CALLS = 2  # tool calls of a trajectory
 

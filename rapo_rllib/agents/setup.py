@@ -24,8 +24,7 @@ from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.make import make_protocol
 from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
-from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
-from rapo_rllib.rollout.retriever import Retriever
+from rapo_rllib.rollout.retriever import RetrievalFailures, Retriever
 from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
 from rapo_rllib.settings import ModelSettings, RolloutSettings, Settings
 

@@ -29,16 +29,14 @@ from ray.tune.result import TRIAL_INFO
 
 from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.algorithm.off_policy import make_mixing, make_starts
-from rapo_rllib.algorithm.run_name import RunName
 from rapo_rllib.algorithm.run_summary import RunSummary
 from rapo_rllib.algorithm.sampling import Sampling
 from rapo_rllib.algorithm.state import RunState
-from rapo_rllib.algorithm.trial_files import keep_not_finite, write_held_out, write_trial_transcripts
+from rapo_rllib.algorithm.trial_files import RunName, keep_not_finite, write_held_out, write_trial_transcripts
 from rapo_rllib.algorithm.warm_start import started_from, warm_start
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.buffer.layered import BufferView
-from rapo_rllib.checkpoints.algorithm import AlgorithmCheckpoints, located
-from rapo_rllib.checkpoints.export import export_policy
+from rapo_rllib.checkpoints.algorithm import AlgorithmCheckpoints, export_policy, located
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics, staleness_metrics
 from rapo_rllib.envs.cursor import QuestionCursor
 from rapo_rllib.envs.unaided_success import UnaidedSuccess

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rapo_rllib.algorithm.run_name import RunName
+from rapo_rllib.algorithm.trial_files import RunName
 from rapo_rllib.buffer.growth import NEVER, GrownTraces, TraceUsage, grown_candidates
 from rapo_rllib.buffer.layered import BufferView, grown_settings
 from rapo_rllib.buffer.leak_guard import LeakGuard

@@ -187,7 +187,7 @@ def _algorithm_class() -> type[Algorithm]:
 def _rllib_defaults() -> dict[str, Any]:
     """RLlib's keys for RAPO: a text environment, an engine that samples, and weights that are confirmed."""
     from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
-    from rapo_rllib.envs.text_space import AnyText
+    from rapo_rllib.envs.base import AnyText
     from rapo_rllib.evaluation.held_out import evaluate_on_env_runners
 
     return {

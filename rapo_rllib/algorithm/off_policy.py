@@ -22,7 +22,7 @@ from rapo_rllib.types import ExpertTrajectory, Question
 
 if TYPE_CHECKING:
     from rapo_rllib.algorithm.buffer_growth import BufferUpdater
-    from rapo_rllib.algorithm.run_name import RunName
+    from rapo_rllib.algorithm.trial_files import RunName
     from rapo_rllib.buffer.store import StepTraceBuffer
 
 logger = logging.getLogger(__name__)

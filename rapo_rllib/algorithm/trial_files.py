@@ -1,8 +1,10 @@
-"""Files of a trial beside its results: transcripts of iterations and evaluations, and the batch that ended a training."""
+"""A trial's files beside its results (transcripts, the batch that ended a training), and the name of its run."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rapo_rllib.batching.training_batch import TrainingBatch, save_batch
@@ -48,3 +50,28 @@ def keep_not_finite(
     path = save_batch(folder, f"{name}.pt", batch, filesystem)
     write_transcripts(folder, f"{name}.jsonl", groups, filesystem, algorithm.settings.objective)
     return NotFiniteError(f"{error} The batch is in {path}, its trajectories are in {name}.jsonl beside it.")
+
+
+@dataclass(frozen=True)
+class RunName:
+    """A name that no other run has: its grown traces are stored under it, beside a Step-Trace Buffer.
+
+    Under Tune a run is a trial: it keeps its id when it is resumed, and when it takes over another trial's checkpoint. Outside
+    Tune nobody keeps a name but the checkpoint, so a run that goes on from one goes on under its name.
+    """
+
+    text: str
+    tunes: bool = False  # given by Tune, and so never changed
+
+    @property
+    def in_milvus(self) -> str:
+        """The run's name as part of a collection's name."""
+        return re.sub(r"\W", "_", self.text, flags=re.ASCII)
+
+    def get_state(self) -> str | None:
+        """Return the name for checkpoints; None if Tune names the run."""
+        return None if self.tunes else self.text
+
+    def after(self, state: str | None) -> RunName:
+        """The name of this run once it has read a checkpoint with ``state``."""
+        return self if self.tunes or state is None else RunName(state)

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from ray.rllib.core import DEFAULT_MODULE_ID
 
-from rapo_rllib.batching.imitation import imitation_batch
-from rapo_rllib.checkpoints.export import export_policy
+from rapo_rllib.batching.training_batch import imitation_batch
+from rapo_rllib.checkpoints.algorithm import export_policy
 from rapo_rllib.config.question_source import QuestionSource
-from rapo_rllib.envs.text_space import AnyText
+from rapo_rllib.envs.base import AnyText
 from rapo_rllib.errors import NotFiniteError, RequestError
 from rapo_rllib.models.loading import cache_folder, resolve_model
 from rapo_rllib.monitoring.progress import Progress

@@ -18,13 +18,12 @@ from rapo_rllib.objective.advantages import (
     has_signal,
     kind_advantages,
     outcome_advantages,
+    overlong_punishment,
     retrieval_advantages,
     shared_token_advantages,
 )
-from rapo_rllib.objective.overlong import overlong_punishment
 from rapo_rllib.objective.retrieval_reward import trajectory_retrieval_reward
-from rapo_rllib.objective.state_groups import state_advantages, state_groups
-from rapo_rllib.objective.step_credit import Steps, step_advantages, turn_advantages
+from rapo_rllib.objective.step_credit import Steps, state_advantages, state_groups, step_advantages, turn_advantages
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import Trajectory, TrajectoryGroup
 

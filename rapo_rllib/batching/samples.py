@@ -23,7 +23,7 @@ from rapo_rllib.batching.credit import (
     trajectory_advantages,
 )
 from rapo_rllib.batching.prefix_tree import common_length
-from rapo_rllib.objective.aggregation import aggregation_weight
+from rapo_rllib.objective.loss import aggregation_weight
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import TRAINED_KINDS, Trajectory, TrajectoryGroup
 

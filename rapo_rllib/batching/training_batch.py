@@ -2,7 +2,8 @@
 
     TrajectoryGroup (all of a step) --from_groups--> TrainingBatch --shard--> one TrainingBatch per learner
 
-RLlib's own sharding cuts episodes into equal slices; here groups stay whole and are balanced by tokens.
+RLlib's own sharding cuts episodes into equal slices; here groups stay whole and are balanced by tokens. An ``ImitationBatch``
+is that of a warm start.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
-from rapo_rllib.batching.samples import SampleGroup, sample_groups
+from rapo_rllib.batching.samples import Sample, SampleGroup, sample_groups
 from rapo_rllib.settings import ObjectiveSettings
-from rapo_rllib.types import TrajectoryGroup
+from rapo_rllib.types import TRAINED_KINDS, Trajectory, TrajectoryGroup
 
 
 @dataclass(frozen=True)
@@ -105,3 +107,36 @@ def save_batch(folder: str, name: str, batch: TrainingBatch, filesystem: Any = N
     with filesystem.open_output_stream(path) as file:
         file.write(buffer.getbuffer())
     return path
+
+
+@dataclass(frozen=True)
+class ImitationBatch(TrainingBatch):
+    """One minibatch whose tokens are made likelier, whatever came of them: the mean of ``-log p`` over them, nats."""
+
+    lr: float = 0.0
+
+
+def imitation_batch(trajectories: Sequence[Trajectory], lr: float) -> ImitationBatch:
+    """The batch of one optimiser step.
+
+    Args:
+        trajectories: with the kinds of their tokens; only trained ones count.
+        lr: of the step.
+
+    Raises:
+        ValueError: none of them has a token to train on.
+    """
+    total = sum(trajectory.num_trained for trajectory in trajectories)
+    if not total:
+        raise ValueError("there is nothing to imitate: no trajectory has a token that its author wrote")
+    groups = tuple(_group(trajectory, 1.0 / total) for trajectory in trajectories if trajectory.num_trained)
+    return ImitationBatch(minibatches=(groups,), lr=lr)
+
+
+def _group(trajectory: Trajectory, weight: float) -> SampleGroup:
+    mask = np.isin(np.array(trajectory.kinds), TRAINED_KINDS)
+    nothing = np.zeros(len(mask), dtype=np.float32)
+    sample = Sample(np.array(trajectory.token_ids, dtype=np.int32), mask, nothing, nothing, 0.0, weight)
+    return SampleGroup(
+        np.array(trajectory.prompt_ids, dtype=np.int32), (sample,), trajectory.question_id, len(trajectory.steps)
+    )

@@ -1,4 +1,4 @@
-"""Checkpoints of a ``RAPO``, written and read.
+"""Checkpoints of a ``RAPO``, written and read, and export of its policy alone.
 
     checkpoint/
         manifest.json          every file with size and sum; without it, or against it, nothing is read
@@ -29,6 +29,7 @@ from ray.tune.utils.file_transfer import sync_dir_between_nodes
 
 from rapo_rllib.checkpoints.folder import RESULT, atomic_directory, check_whole, finish_replacement
 from rapo_rllib.errors import CheckpointError
+from rapo_rllib.settings import ModelSettings
 
 TRAINING_STATE = "training_state"
 POLICY = "policy"
@@ -162,3 +163,27 @@ def _local_copy(source: str, filesystem: FileSystem) -> Iterator[Path]:
         yield Path(folder)
     finally:
         shutil.rmtree(folder)
+
+
+def export_policy(model: ModelSettings, learner_group: Any, folder: str | Path, merged: bool) -> Path:
+    """Let the learners write the policy; returns the folder.
+
+    Args:
+        model: that is trained.
+        learner_group: a ``RAPOLearnerGroup``.
+        folder: made if it is not there; with remote learners on storage that they share.
+        merged: False: the adapters alone.
+
+    Raises:
+        ValueError: adapters were asked for, and there are none.
+        LearnerError: a learner could not write it, or died.
+        RuntimeError: it was written elsewhere.
+    """
+    if not merged and model.lora is None:
+        raise ValueError("export_policy(merged=False): adapters are trained with model.lora only; leave merged out")
+    target = Path(folder).absolute()
+    target.mkdir(parents=True, exist_ok=True)
+    learner_group.on_all(lambda learner: learner.weights.export(str(target), merged), "an export of the policy")
+    if not (target / ("config.json" if merged else "adapter_config.json")).exists():
+        raise RuntimeError(f"the policy was not written to {target}: do learners and driver share this folder?")
+    return target

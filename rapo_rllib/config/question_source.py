@@ -6,19 +6,21 @@ seed.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import gymnasium
 from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
-from rapo_rllib.config.env_keys import check_env_keys
 from rapo_rllib.config.presets import merge_over_preset
 from rapo_rllib.config.settings import protocol_of
-from rapo_rllib.envs.base import SeedQuestions
+from rapo_rllib.envs.base import SeedQuestions, TextEnv
 from rapo_rllib.envs.external.base import ExternalEnv
+from rapo_rllib.envs.options import ToolEnvOptions
+from rapo_rllib.envs.questions import QuestionsOptions
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.models.loading import load_tokenizer
 from rapo_rllib.protocol.make import make_protocol
@@ -149,3 +151,36 @@ def _env_class(env: Any) -> type | None:
         creator: Any = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
         return creator if isinstance(creator, type) else None
     return None
+
+
+_DERIVE = "derive your environment from rapo_rllib.envs.tool_env.ToolEnv, which runs tools and scores answers"
+_ADVICE = {
+    **{
+        f.name: "use env: rapo/questions, or give your class a classmethod questions(env_config, split)"
+        for f in fields(QuestionsOptions)
+    },
+    **{f.name: _DERIVE for f in fields(ToolEnvOptions)},
+    "limits": _DERIVE + "; limits stand in an entry of its tools",
+    "protocol": "set protocol beside env_config",
+}
+
+
+def check_env_keys(cls: type, keys: Iterable[str]) -> None:
+    """Refuse keys of ours that an environment does not take.
+
+    Args:
+        cls: of the environment.
+        keys: of its ``env_config``.
+
+    Raises:
+        ValueError: naming the first such key, and what to do.
+    """
+    if issubclass(cls, TextEnv):  # they refuse what they do not know
+        return
+    takes = {*getattr(cls, "env_config_keys", ()), *inspect.signature(cls).parameters}
+    for key in keys:
+        if key in _ADVICE and key not in takes:
+            raise ValueError(
+                f"env_config.{key}: {cls.__name__} would ignore it, a key of rapo_rllib's own environments: "
+                f"{_ADVICE[key]}; or, if your class reads it, declare it there: env_config_keys = ({key!r},)"
+            )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from rapo_rllib.config.presets import merge_over_preset
-from rapo_rllib.models.hardware import resolved_dtype
+from rapo_rllib.models.devices import resolved_dtype
 from rapo_rllib.services.credentials import TOKEN_VARIABLE
 from rapo_rllib.settings import (
     FLAT,

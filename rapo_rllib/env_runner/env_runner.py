@@ -33,10 +33,9 @@ from rapo_rllib.env_runner.episodes import EpisodeObserver
 from rapo_rllib.env_runner.metrics import SampleResult, episode_metrics
 from rapo_rllib.env_runner.own_questions import OwnQuestions, missing_episodes
 from rapo_rllib.env_runner.parts import make_engine, make_loop, open_layers
-from rapo_rllib.env_runner.stream.calls import Answer, Order
-from rapo_rllib.env_runner.stream.runner import RunnerStream
+from rapo_rllib.env_runner.stream.runner import Answer, Order, RunnerStream
 from rapo_rllib.errors import EnvError
-from rapo_rllib.models.hardware import return_free_memory
+from rapo_rllib.models.devices import return_free_memory
 from rapo_rllib.monitoring.metrics_log import logged_metrics
 from rapo_rllib.rollout.unaided import add_unaided
 from rapo_rllib.types import Question, TrajectoryGroup

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, overload
@@ -9,10 +10,31 @@ from typing import Any, ClassVar, overload
 import gymnasium
 
 from rapo_rllib.envs.options import read_options
-from rapo_rllib.envs.text_space import AnyText
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question, ToolUse
+
+
+class AnyText(gymnasium.spaces.Text):
+    """All strings up to a length. ``gymnasium.spaces.Text`` would have to list every character that a question may hold.
+
+    Samples are made of printable ASCII characters.
+    """
+
+    def __init__(self, max_length: int = 1_000_000) -> None:
+        super().__init__(max_length=max_length, min_length=0, charset=string.printable)
+
+    def contains(self, x: Any) -> bool:
+        """Whether ``x`` is a string of at most ``max_length`` characters."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AnyText) and other.max_length == self.max_length
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"AnyText({self.max_length})"
 
 
 class LazyQuestions(Sequence[Question]):

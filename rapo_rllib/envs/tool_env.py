@@ -21,8 +21,8 @@ from rapo_rllib.protocol.answers import Answers, read_answer
 from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.protocol.turns import Call, Observation, Schema, Turn
 from rapo_rllib.rewards import Episode, EpisodeStep, Scorer, reward_terms, shared_scorer, step_rewards
-from rapo_rllib.rewards.formats import well_formed
 from rapo_rllib.rewards.score import asks_words
+from rapo_rllib.rewards.terms import well_formed
 from rapo_rllib.tools import ToolResult, shared_tools
 from rapo_rllib.tools.bounded import BoundedSession, BoundedTool
 from rapo_rllib.tools.schema import input_of, problem_of

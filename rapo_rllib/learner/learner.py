@@ -32,9 +32,8 @@ from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_TRAINED, NUM_ENV_STEPS_TRAINED_LIFETIME, WEIGHTS_SEQ_NO
 from ray.rllib.utils.typing import StateDict
 
-from rapo_rllib.batching.imitation import ImitationBatch
 from rapo_rllib.batching.packing import PackedRow
-from rapo_rllib.batching.training_batch import TrainingBatch
+from rapo_rllib.batching.training_batch import ImitationBatch, TrainingBatch
 from rapo_rllib.errors import NotFiniteError
 from rapo_rllib.learner.checkpoint import load_training_state, save_training_state
 from rapo_rllib.learner.lockstep import Lockstep
@@ -44,8 +43,7 @@ from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.learner.rl_module import ENTROPIES, LOGPROBS, ROW, WITH_WEIGHTS, CausalLMRLModule
 from rapo_rllib.learner.scoring import RowScorer
 from rapo_rllib.learner.weights import LearnerWeights
-from rapo_rllib.models.devices import check_device, cuda_problem
-from rapo_rllib.models.hardware import return_free_memory
+from rapo_rllib.models.devices import check_device, cuda_problem, return_free_memory
 from rapo_rllib.objective.inputs import LossInputs
 from rapo_rllib.objective.loss import policy_loss
 from rapo_rllib.settings import Settings

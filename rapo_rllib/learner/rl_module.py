@@ -26,7 +26,7 @@ from rapo_rllib.learner.fsdp import CallModel, ShardedModel, call_model
 from rapo_rllib.learner.identity import base_checksum
 from rapo_rllib.learner.rounding import rounded
 from rapo_rllib.models.activation_checkpointing import compile_layers, enable_checkpointing
-from rapo_rllib.models.hardware import resolved_dtype
+from rapo_rllib.models.devices import resolved_dtype
 from rapo_rllib.models.loading import load_causal_lm, load_tokenizer, resolve_model, save_causal_lm
 from rapo_rllib.settings import ModelSettings, Settings
 from rapo_rllib.weights.dtensor import gathered, shard_like

@@ -1,6 +1,6 @@
 """The learner's weights for engines, and as a Hugging Face folder.
 
-Flow: ``weights/sync.py`` and ``checkpoints/export.py`` -> here, on all learners -> ``weights/publisher.py``, folder.
+Flow: ``weights/sync.py`` and ``checkpoints/algorithm.py`` -> here, on all learners -> ``weights/publisher.py``, folder.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rapo_rllib.learner.rl_module import CausalLMRLModule
-from rapo_rllib.weights.digest import digest
 from rapo_rllib.weights.dtensor import gathered
+from rapo_rllib.weights.packing import digest
 from rapo_rllib.weights.publisher import Publication, WeightSender, publish
 
 

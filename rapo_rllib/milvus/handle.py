@@ -10,9 +10,18 @@ from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.address import checked_uri, is_lite_path
 from rapo_rllib.milvus.connection import LONG_S, MilvusConnection
 from rapo_rllib.milvus.expressions import Conditions, escaped, expression, one_of
-from rapo_rllib.milvus.index import index_kind, search_effort
 from rapo_rllib.milvus.lite.handle import LiteHandle
-from rapo_rllib.milvus.schema import TERMS, VECTOR, Field, Shape, check_rows, collection_schema, index_params
+from rapo_rllib.milvus.schema import (
+    TERMS,
+    VECTOR,
+    Field,
+    Shape,
+    check_rows,
+    collection_schema,
+    index_kind,
+    index_params,
+    search_effort,
+)
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,8 @@ Choices where the paper is silent (algorithm.md section 9); both advantages foll
 2. A group of equal values has advantages of exactly 0, free of rounding. So has one alone, as what failures leave of a group:
    the released code takes its whole reward as advantage, which has no baseline.
 
-:func:`kind_advantages` is not the paper's: one baseline for the trajectories that retrieved, and another for the others.
+Not the paper's: :func:`kind_advantages`, one baseline for the trajectories that retrieved, and another for the others; and
+:func:`overlong_punishment`, DAPO's, which joins the rewards.
 """
 
 from __future__ import annotations
@@ -191,3 +192,24 @@ def _doubles(values: Values) -> torch.Tensor:
 
 def _result_dtype(values: Values) -> torch.dtype:
     return torch.float64 if isinstance(values, torch.Tensor) and values.dtype == torch.float64 else torch.float32
+
+
+def overlong_punishment(length: int, limit: float, buffer: float) -> float:
+    """Punishment of one response by its length, linear over the end of the budget.
+
+        R(y) = 0                              where |y| ≤ L_max - L_cache
+        R(y) = (L_max - L_cache - |y|) / L_cache   where |y| ≤ L_max
+        R(y) = -1                             above
+
+    Args:
+        length: |y|, response tokens. Here those of observations and step traces count, since they use up the same budget, and
+            those of a tool's result that no longer fitted and ended the trajectory.
+        limit: L_max, tokens.
+        buffer: L_cache, tokens, at most ``limit``; 0: no punishment at all.
+
+    Returns:
+        R(y), in [-1, 0].
+    """
+    if buffer <= 0:
+        return 0.0
+    return -min(1.0, max(0.0, (length - (limit - buffer)) / buffer))

@@ -1,6 +1,7 @@
-"""Clipped terms of eq. 11 for each token, chosen by ``clip_mode`` (algorithm.md sections 8, 11).
+"""Bounded terms of eq. 11 for each token (algorithm.md sections 8, 11).
 
     r̂, A --CLIP_MODES[clip_mode]--> objective of each token, to be maximised
+    ratio to another policy, which wrote the token --policy_shaping--> f, and f · A in its place
 
 Shapes: ``N`` tokens.
 """
@@ -65,3 +66,22 @@ def gradient_preserving_objective(
 
 
 CLIP_MODES = {"hard": clipped_objective, "gradient_preserving": gradient_preserving_objective}
+
+
+def policy_shaping(ratio: torch.Tensor, gamma: float) -> torch.Tensor:
+    """Shaped ratio of off-policy tokens: LUFFY (arXiv 2504.14945).
+
+        f(r) = r / (r + γ),   f'(r) = γ / (r + γ)²
+
+    Not clipped. The gradient ``f'(r) r A ∇log π`` is largest at ``r = γ``: it lifts tokens that the policy thinks unlikely,
+    where the plain ratio's, ``r A ∇log π``, would vanish.
+
+    Args:
+        ratio: r = π_θ / π_φ, ``[N]``. What an expert wrote has no recorded probabilities; as in the paper its π_φ is 1, so that
+            r is π_θ itself.
+        gamma: γ, positive; the paper's is 0.1.
+
+    Returns:
+        f(r), ``[N]``, in [0, 1).
+    """
+    return ratio / (ratio + gamma)

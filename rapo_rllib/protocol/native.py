@@ -15,8 +15,7 @@ from typing import Any
 from rapo_rllib.errors import RequestError
 from rapo_rllib.protocol.calls import JSON, CallReader, MakeReader, ReadCalls, expected_form, read_json, read_object
 from rapo_rllib.protocol.chat import end_ids, said_before, template_end_ids
-from rapo_rllib.protocol.harmony import HARMONY, is_harmony, read_harmony
-from rapo_rllib.protocol.parsers import choose_parser, reader_of
+from rapo_rllib.protocol.parsers import HARMONY, choose_parser, is_harmony, read_harmony, reader_of
 from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, tool_message
 from rapo_rllib.protocol.thoughts import Thoughts

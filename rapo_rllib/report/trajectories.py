@@ -11,8 +11,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import Any
 
-from rapo_rllib.objective.advantages import combined_advantages, kind_advantages, outcome_advantages, retrieval_advantages
-from rapo_rllib.objective.overlong import overlong_punishment
+from rapo_rllib.objective.advantages import (
+    combined_advantages,
+    kind_advantages,
+    outcome_advantages,
+    overlong_punishment,
+    retrieval_advantages,
+)
 from rapo_rllib.report.curves import number
 from rapo_rllib.report.runs import JsonLines, Trial, objective_keys
 from rapo_rllib.settings import ObjectiveSettings

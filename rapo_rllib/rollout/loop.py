@@ -25,8 +25,7 @@ from rapo_rllib.rollout.env_answers import EnvResult
 from rapo_rllib.rollout.env_calls import EnvCalls, EnvPool, acquire_env, reset_env, step_env, truncate_env
 from rapo_rllib.rollout.episode import Episode, RunPlan
 from rapo_rllib.rollout.group import RolloutGroup, make_group
-from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.rollout.searcher import Searcher
+from rapo_rllib.rollout.retriever import Retriever, Searcher
 from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.settings import RolloutSettings
 from rapo_rllib.types import Question, TrajectoryGroup

@@ -1,9 +1,9 @@
 """Retrieval of step traces: when a history is answered by one, and by which. algorithm.md sections 3, 4.
 
 A buffer that does not answer never becomes an empty ``<retrieve>``: that is said once, the trajectories go on without, and
-above a share of failures training stops (``retrieval_failures.py``). Where nothing suitable is found,
-``fallback_text`` may be shown instead (released code), and ``noise`` puts random traces in the place of found ones (an
-ablation of the paper), of those that a search could have found.
+above a share of failures training stops. Where nothing suitable is found, ``fallback_text`` may be shown instead (released
+code), and ``noise`` puts random traces in the place of found ones (an ablation of the paper), of those that a search could have
+found.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from typing import Protocol
 
 from rapo_rllib.buffer.choices import select
 from rapo_rllib.errors import RetrievalError
+from rapo_rllib.rollout.call_threads import CallThreads
+from rapo_rllib.rollout.coroutines import Coroutines, result_of
+from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.types import FALLBACK, HistoryQuery, RetrievedTrace, StepTrace
 
 logger = logging.getLogger(__name__)
@@ -98,3 +102,97 @@ class Retriever:
 
 def _fallback(text: str) -> RetrievedTrace:
     return RetrievedTrace(StepTrace(FALLBACK, question="", history="", text=text, reward=0.0, source=FALLBACK), similarity=0.0)
+
+
+MIN_QUERIES = 20  # a share of fewer says little
+MAX_SHARE = 0.5  # with fewer than half of its retrievals a run is no longer what its keys say
+PATIENCE_S = 900.0  # of a training: a server that is gone for a while costs retrievals, and not the run
+
+
+class RetrievalFailures:
+    """Counts on the driver, so that neither a restarted env runner forgets nor one that raises takes its trajectories along.
+
+    Args:
+        uri: of the buffer, for the message.
+        then: what to do when it answers again, for the message.
+        patience_s: how long most queries of every rollout must fail; one of which most do not ends the count. None: at all that
+            was asked, at once.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        then: str = "resume from a checkpoint",
+        patience_s: float | None = PATIENCE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._uri, self._then, self._patience_s, self._clock = uri, then, patience_s, clock
+        self._queries = self._failures = 0
+        self._since: float | None = None  # the end of the first rollout that is counted
+
+    def add(self, stats: Iterable[RolloutStats]) -> None:
+        """Count those of a rollout.
+
+        Raises:
+            RetrievalError: most of the queries have failed for so long (and at least 20 were made).
+        """
+        counted, now = list(stats), self._clock()
+        queries, failures = sum(s.retrieval_queries for s in counted), sum(s.retrieval_failures for s in counted)
+        if self._patience_s is not None and failures <= MAX_SHARE * queries:
+            if queries:
+                self._queries, self._failures, self._since = 0, 0, None
+            return
+        self._queries, self._failures = self._queries + queries, self._failures + failures
+        self._since = now if self._since is None else self._since
+        if now - self._since < (self._patience_s or 0.0):
+            return
+        if self._queries >= MIN_QUERIES and self._failures > MAX_SHARE * self._queries:
+            raise RetrievalError(
+                f"{self._failures} of {self._queries} retrievals failed, more than {MAX_SHARE:.0%}: see that "
+                f"step_trace_buffer.uri = {self._uri!r} answers, then {self._then}"
+            )
+
+
+Asked = tuple[HistoryQuery, Future[RetrievedTrace | None]]
+
+
+class Searcher:
+    """Answers many coroutines by one search at a time, on a thread; ``stats`` counts queries and what came of them."""
+
+    def __init__(self, retriever: Retriever | None, thread: CallThreads, stats: RolloutStats) -> None:
+        self._retriever, self._thread, self._stats = retriever, thread, stats
+        self._asked: list[Asked] = []
+        self._searching = False
+
+    async def search(self, query: HistoryQuery) -> RetrievedTrace | None:
+        """Ask for a step trace; None: nothing suitable was found. ``RetrievalError`` if the buffer does not answer."""
+        answer: Future[RetrievedTrace | None] = Future()
+        self._asked.append((query, answer))
+        return await result_of(answer)
+
+    def start(self, coroutines: Coroutines) -> None:
+        """Search for all waiting requests, unless a search is running."""
+        if self._asked and not self._searching:
+            asked, self._asked = self._asked, []
+            coroutines.run(self._answer(asked))
+
+    async def _answer(self, asked: list[Asked]) -> None:
+        assert self._retriever is not None
+        started, self._searching = time.monotonic(), True
+        self._stats.retrieval_queries += len(asked)
+        call = self._thread.submit(self._retriever, [query for query, _ in asked])
+        try:
+            found = await result_of(call)
+        except RetrievalError as error:  # the retriever has said so
+            self._stats.retrieval_failures += len(asked)
+            for _, answer in asked:
+                answer.set_exception(error)
+        else:
+            self._stats.retrieval_empty += sum(trace is None for trace in found)
+            for (_, answer), trace in zip(asked, found, strict=True):
+                answer.set_result(trace)
+        finally:
+            self._thread.abandon(call)  # where the run has been given up
+        self._stats.retrieval_s += time.monotonic() - started
+        self._searching = False

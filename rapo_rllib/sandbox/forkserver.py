@@ -26,8 +26,7 @@ from rapo_rllib.errors import ToolError
 from rapo_rllib.sandbox.files import Files, visible_files
 from rapo_rllib.sandbox.forked_process import ForkedProcess, LostProcess, SandboxResult
 from rapo_rllib.sandbox.inside.jail import NAMESPACES, SandboxLimits
-from rapo_rllib.sandbox.machine import layers_in_force
-from rapo_rllib.sandbox.programs import start
+from rapo_rllib.sandbox.machine import layers_in_force, start
 
 T = TypeVar("T")
 

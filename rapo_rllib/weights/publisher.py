@@ -24,9 +24,8 @@ import ray
 import torch
 
 from rapo_rllib.errors import WeightSyncError
-from rapo_rllib.weights.digest import Digests, digest
 from rapo_rllib.weights.dtensor import gathered
-from rapo_rllib.weights.packing import pack_weights, unpack_weights
+from rapo_rllib.weights.packing import Digests, digest, pack_weights, unpack_weights
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import torch
 from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, WeightSource, materialize_full_tensor
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
-from rapo_rllib.weights.digest import Digests, noted
+from rapo_rllib.weights.packing import Digests, noted
 
 Weights = Callable[[], Mapping[str, torch.Tensor]]
 Call = Callable[[str, Sequence[Mapping[str, Any]]], None]  # method of every engine's workers, arguments for each engine

@@ -6,7 +6,7 @@ import pytest
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm.off_policy import open_buffer
-from rapo_rllib.algorithm.run_name import RunName
+from rapo_rllib.algorithm.trial_files import RunName
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.monitoring.progress import Progress

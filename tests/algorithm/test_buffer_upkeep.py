@@ -10,7 +10,7 @@ import pytest
 
 from rapo_rllib import RAPO
 from rapo_rllib.algorithm.buffer_growth import BufferUpdater
-from rapo_rllib.algorithm.run_name import RunName
+from rapo_rllib.algorithm.trial_files import RunName
 from rapo_rllib.buffer.layered import LayeredBuffer
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer

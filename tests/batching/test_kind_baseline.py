@@ -9,9 +9,9 @@ import pytest
 from tiny_learner import trajectory
 
 from rapo_rllib import RAPOConfig
+from rapo_rllib.algorithm.sampling import MAX_SAMPLING_ROUNDS, sample_batch
 from rapo_rllib.batching.credit import group_has_signal, members_without_signal, token_advantages
 from rapo_rllib.batching.samples import sample_groups
-from rapo_rllib.env_runner.batch import MAX_SAMPLING_ROUNDS, sample_batch
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.cursor import QuestionCursor

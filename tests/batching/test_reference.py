@@ -14,9 +14,8 @@ from tiny_learner import trajectory
 
 from rapo_rllib.batching.samples import sample_groups
 from rapo_rllib.objective.advantages import combined_advantages, outcome_advantages, retrieval_advantages
-from rapo_rllib.objective.aggregation import aggregation_weight
 from rapo_rllib.objective.inputs import LossInputs
-from rapo_rllib.objective.loss import policy_loss
+from rapo_rllib.objective.loss import aggregation_weight, policy_loss
 from rapo_rllib.objective.retrieval_reward import trajectory_retrieval_reward
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import Question, TokenKind, Trajectory, TrajectoryGroup

@@ -273,7 +273,7 @@ def test_an_hnsw_index_finds_what_the_exact_one_finds(filled, other, monkeypatch
     tolerance = 2e-3 if torch.cpu.get_capabilities().get("avx512_bf16") else 1e-4
     assert found[0][1].similarity == pytest.approx(float(vectors[0] @ vectors[1]), abs=tolerance)  # inner product
     with monkeypatch.context() as patch:
-        patch.setattr("rapo_rllib.milvus.index.EXACT_LIMIT", 10)
+        patch.setattr("rapo_rllib.milvus.schema.EXACT_LIMIT", 10)
         filled.fit_index()
         assert filled.milvus.is_lite or filled.milvus.index_of("step_traces") in ("AUTOINDEX", "HNSW")
         assert filled.retrieve([query(TRACES[5])])[0][0].trace == TRACES[5]

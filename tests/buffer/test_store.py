@@ -11,7 +11,7 @@ from rapo_rllib.buffer.build import step_traces
 from rapo_rllib.buffer.choices import select
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.milvus.index import index_kind, search_effort
+from rapo_rllib.milvus.schema import index_kind, search_effort
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 

@@ -10,7 +10,7 @@ import pytest
 from ray.tune.registry import _global_registry, register_env
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.envs.text_space import AnyText
+from rapo_rllib.envs.base import AnyText
 from rapo_rllib.envs.tool_env import ToolEnv
 
 

@@ -12,7 +12,7 @@ from ray.tune.search.variant_generator import generate_variants
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm.off_policy import open_buffer
-from rapo_rllib.algorithm.run_name import RunName
+from rapo_rllib.algorithm.trial_files import RunName
 from rapo_rllib.config.presets import NESTED, PRESETS
 from rapo_rllib.env_runner.parts import make_retriever, open_layers
 from rapo_rllib.monitoring.progress import Progress

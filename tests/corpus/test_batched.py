@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rapo_rllib.corpus.batched import Batched
+from rapo_rllib.corpus.search_tool import Batched
 
 
 class Doubling:

@@ -12,7 +12,7 @@ import torch
 from jobs import at
 
 from rapo_rllib import RAPO, RAPOConfig
-from rapo_rllib.envs.text_space import AnyText
+from rapo_rllib.envs.base import AnyText
 from rapo_rllib.types import ExpertTrajectory, Question
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("ray_session")]

@@ -8,9 +8,8 @@ import pytest
 
 import rapo_rllib.algorithm.sampling as module
 from rapo_rllib import RAPOConfig
-from rapo_rllib.algorithm.sampling import Sampling
+from rapo_rllib.algorithm.sampling import MAX_SAMPLING_ROUNDS, Sampling, sample_batch
 from rapo_rllib.batching.samples import sample_groups
-from rapo_rllib.env_runner.batch import MAX_SAMPLING_ROUNDS, sample_batch
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.cursor import QuestionCursor

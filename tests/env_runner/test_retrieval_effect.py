@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rapo_rllib.env_runner.retrieval_effect import effect_metrics
+from rapo_rllib.env_runner.metrics import effect_metrics
 from rapo_rllib.objective.retrieval_reward import PAPER
 from rapo_rllib.types import FALLBACK, Retrieval, Step, Trajectory
 

@@ -13,8 +13,8 @@ import ray
 
 from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.env_runner.stream import sampler as module
-from rapo_rllib.env_runner.stream.calls import Answer, Conditions, Order
 from rapo_rllib.env_runner.stream.ledger import QuestionLedger
+from rapo_rllib.env_runner.stream.runner import Answer, Conditions, Order
 from rapo_rllib.env_runner.stream.sampler import StreamSampler
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.cursor import QuestionCursor

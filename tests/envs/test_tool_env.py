@@ -4,8 +4,7 @@ import gymnasium
 import pytest
 
 import rapo_rllib  # noqa: F401 - registers the environments
-from rapo_rllib.envs.base import SeedQuestions
-from rapo_rllib.envs.text_space import AnyText
+from rapo_rllib.envs.base import AnyText, SeedQuestions
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.tools import ToolLimits, ToolResult
 from rapo_rllib.types import Question

@@ -13,8 +13,7 @@ from ray import exceptions
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.actor_manager import CallResult, RemoteCallResults, ResultOrError
 
-from rapo_rllib.checkpoints.algorithm import AlgorithmCheckpoints, save_training_state
-from rapo_rllib.checkpoints.export import export_policy
+from rapo_rllib.checkpoints.algorithm import AlgorithmCheckpoints, export_policy, save_training_state
 from rapo_rllib.errors import LearnerError
 from rapo_rllib.learner.ranks import RAPOLearnerGroup
 from rapo_rllib.settings import ModelSettings

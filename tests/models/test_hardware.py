@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rapo_rllib.models.hardware import return_free_memory
+from rapo_rllib.models.devices import return_free_memory
 
 
 @pytest.mark.parametrize("in_use", [True, False])

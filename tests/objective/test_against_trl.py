@@ -21,9 +21,9 @@ from rapo_rllib.batching.samples import SampleGroup, sample_groups
 from rapo_rllib.learner.metrics import UpdateMetrics
 from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.learner.rl_module import score_row
+from rapo_rllib.objective.advantages import overlong_punishment
 from rapo_rllib.objective.inputs import LossInputs
 from rapo_rllib.objective.loss import policy_loss
-from rapo_rllib.objective.overlong import overlong_punishment
 from rapo_rllib.settings import ModelSettings, ObjectiveSettings
 
 ENGINE_IS_LOWER = 1.6  # nats, in the logprob of every token

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rapo_rllib.objective.aggregation import aggregation_weight
+from rapo_rllib.objective.loss import aggregation_weight
 
 
 def test_weights_by_hand() -> None:

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rapo_rllib.objective.advantages import combined_advantages, outcome_advantages, retrieval_advantages
-from rapo_rllib.objective.aggregation import aggregation_weight
 from rapo_rllib.objective.inputs import LossInputs
-from rapo_rllib.objective.loss import policy_loss
+from rapo_rllib.objective.loss import aggregation_weight, policy_loss
 from rapo_rllib.objective.loss_metrics import LossMetrics
 from rapo_rllib.settings import ObjectiveSettings
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rapo_rllib.objective.off_policy import policy_shaping
-from rapo_rllib.objective.overlong import overlong_punishment
+from rapo_rllib.objective.advantages import overlong_punishment
+from rapo_rllib.objective.clipping import policy_shaping
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from rapo_rllib.objective.advantages import outcome_advantages
-from rapo_rllib.objective.state_groups import state_advantages, state_groups
-from rapo_rllib.objective.step_credit import returns, step_advantages, turn_advantages
+from rapo_rllib.objective.step_credit import returns, state_advantages, state_groups, step_advantages, turn_advantages
 
 Rewards = Sequence[Sequence[float]]
 PLAIN = {"normalize_std": False}

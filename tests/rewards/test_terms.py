@@ -6,10 +6,9 @@ import pytest
 from rapo_rllib.envs.options import ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.protocol.steps import last_box
-from rapo_rllib.rewards.formats import well_formed
 from rapo_rllib.rewards.presets import with_reward_preset
 from rapo_rllib.rewards.score import WRONG, Episode, EpisodeStep, Score
-from rapo_rllib.rewards.terms import RewardOptions, reward_terms, step_rewards
+from rapo_rllib.rewards.terms import RewardOptions, reward_terms, step_rewards, well_formed
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.types import Question
 

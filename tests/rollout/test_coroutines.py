@@ -16,8 +16,7 @@ from test_loop import OneTrace, solve
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines, result_of
 from rapo_rllib.rollout.episode import Episode
-from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.rollout.searcher import Searcher
+from rapo_rllib.rollout.retriever import Retriever, Searcher
 from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, TrajectoryGroup
 

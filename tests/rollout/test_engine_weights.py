@@ -15,7 +15,7 @@ from rapo_rllib.rollout.vllm import worker as vllm_worker
 from rapo_rllib.rollout.vllm.watch import LoadWatch
 from rapo_rllib.settings import EngineSettings
 from rapo_rllib.weights.canary import Canary, CanaryResult, canary_sequences
-from rapo_rllib.weights.digest import digest
+from rapo_rllib.weights.packing import digest
 
 EMBEDDING = "model.embed_tokens.weight"
 

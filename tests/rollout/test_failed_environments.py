@@ -14,7 +14,7 @@ from scripted import CalculatorEnv, ScriptedEngine, TellingPool, scripted_loop
 from test_branching import MoodyEngine, unsure_after_a_result
 from test_loop import QUESTIONS, OneTrace, calls
 
-from rapo_rllib.env_runner.batch import SampleResult
+from rapo_rllib.algorithm.sampling import SampleResult
 from rapo_rllib.env_runner.metrics import rollout_metrics
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import BranchingSettings

@@ -22,8 +22,7 @@ from rapo_rllib.milvus import connection
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
-from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
-from rapo_rllib.rollout.retriever import Retriever
+from rapo_rllib.rollout.retriever import RetrievalFailures, Retriever
 from rapo_rllib.settings import BufferSettings, ProtocolSettings, RolloutSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 

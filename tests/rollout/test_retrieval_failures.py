@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.rollout.retrieval_failures import RetrievalFailures
+from rapo_rllib.rollout.retriever import RetrievalFailures
 from rapo_rllib.rollout.stats import RolloutStats
 
 

@@ -26,7 +26,7 @@ from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import EngineSettings, ProtocolSettings, RolloutSettings
 from rapo_rllib.types import ExpertTrajectory, Question
-from rapo_rllib.weights.digest import digest
+from rapo_rllib.weights.packing import digest
 
 PROMPTS = ("Tom has 3 apples and buys 5 more. How many", "def fibonacci(n):\n", "<python>3 + 5</python>\n<result>")
 

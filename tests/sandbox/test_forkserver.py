@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from rapo_rllib.errors import ToolError
-from rapo_rllib.sandbox import LostProcess, SandboxLimits, forked_process, programs
+from rapo_rllib.sandbox import LostProcess, SandboxLimits, forked_process, machine
 from rapo_rllib.sandbox.forkserver import ForkserverSandbox
 from rapo_rllib.sandbox.machine import layers_in_force, probe
 from rapo_rllib.tools.python import PythonTool
@@ -246,7 +246,7 @@ def test_a_process_forked_between_two_lines_of_the_start_holds_nothing_up(
             os._exit(0)
         return process
 
-    monkeypatch.setattr(programs, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
+    monkeypatch.setattr(machine, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
     started = time.monotonic()
     assert ask(sandbox, "6 * 7") == "42" and time.monotonic() - started < 15
     for pid in forked:

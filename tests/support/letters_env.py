@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rapo_rllib.envs.text_space import AnyText
+from rapo_rllib.envs.base import AnyText
 from rapo_rllib.weights.dtensor import full_tensor
 
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import gymnasium
 
-from rapo_rllib.envs.base import SeedQuestions
-from rapo_rllib.envs.text_space import AnyText
+from rapo_rllib.envs.base import AnyText, SeedQuestions
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import ExpertTrajectory

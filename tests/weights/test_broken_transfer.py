@@ -25,7 +25,7 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from rapo_rllib.errors import WeightSyncError
 from rapo_rllib.learner.ranks import RAPOLearnerGroup
-from rapo_rllib.weights import engine_restarts
+from rapo_rllib.weights import sync as weight_sync
 from rapo_rllib.weights.canary import Canary
 from rapo_rllib.weights.publisher import Publication, WeightSender
 from rapo_rllib.weights.sync import Confirmation, EngineName, WeightSync
@@ -208,7 +208,7 @@ def test_an_error_of_connecting_is_one_of_the_sync(connect: Any, engines: Any, m
 def test_all_engines_are_restarted_and_get_the_version(
     connect: Any, engines: Any, faults: tuple[str, ...], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_restarts, "_SILENCE_S", 2.0)
+    monkeypatch.setattr(weight_sync, "_SILENCE_S", 2.0)
     actors = list(engines(*faults, method=method).values())
     manager = FaultTolerantActorManager(actors, init_id=1)
     group = SimpleNamespace(

@@ -19,7 +19,7 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngin
 
 from rapo_rllib.errors import EngineError
 from rapo_rllib.settings import EngineSettings
-from rapo_rllib.weights.digest import digest
+from rapo_rllib.weights.packing import digest
 from rapo_rllib.weights.vllm_transfer import EnvRunnerClient, PolicySource, transfer
 
 

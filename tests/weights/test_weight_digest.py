@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rapo_rllib.weights.digest import differing, digest, noted
+from rapo_rllib.weights.packing import differing, digest, noted
 
 SIZES = [(), (0,), (3,), (61, 32), (3, 4096), (8193, 9), (2, 40_000)]  # none, in part, and all of it in summed rows
 

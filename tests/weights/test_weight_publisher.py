@@ -8,8 +8,7 @@ import pytest
 import ray
 import torch
 
-from rapo_rllib.weights.digest import digest
-from rapo_rllib.weights.packing import unpack_weights
+from rapo_rllib.weights.packing import digest, unpack_weights
 from rapo_rllib.weights.publisher import Publication, WeightSender, publish
 
 WEIGHTS = {"w": torch.tensor([1.0, 1 / 3]), "b": torch.ones(2, 2)}

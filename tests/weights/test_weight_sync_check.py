@@ -14,7 +14,6 @@ from ray.rllib.utils.actor_manager import RemoteCallResults, ResultOrError
 
 from rapo_rllib.errors import WeightSyncError
 from rapo_rllib.learner.ranks import RAPOLearnerGroup
-from rapo_rllib.weights import engine_restarts
 from rapo_rllib.weights import sync as weight_sync
 from rapo_rllib.weights.canary import Canary
 from rapo_rllib.weights.publisher import Publication
@@ -123,8 +122,8 @@ class Runners:
 @pytest.fixture
 def sync(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SyncReport]:
     """``sync(runners)`` with a learner that publishes version 3."""
-    monkeypatch.setattr(engine_restarts, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(engine_restarts.ray, "kill", lambda actor, no_restart: None)
+    monkeypatch.setattr(weight_sync, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(weight_sync.ray, "kill", lambda actor, no_restart: None)
     monkeypatch.setattr(weight_sync, "_first_learner", lambda group, function: function(group))
     weights = SimpleNamespace(publish=lambda: SENT, send=lambda transfer, handles: SENT)
     learner = SimpleNamespace(is_local=False, score=lambda sequences: SCORES, weights=weights)

@@ -155,8 +155,7 @@ def configs_of(
 
 def _trained_config(choice: AgentChoice) -> Any:
     """The config of the run that a checkpoint is of; None: the model is no checkpoint of RAPO that says."""
-    from rapo_rllib.checkpoints.folder import MANIFEST
-    from rapo_rllib.checkpoints.trained_config import is_rllib_checkpoint, trained_algorithm
+    from rapo_rllib.checkpoints.folder import MANIFEST, is_rllib_checkpoint, trained_algorithm
 
     folder = Path(choice.name).expanduser()
     if choice.endpoint or not (folder / MANIFEST).is_file() or not is_rllib_checkpoint(folder):

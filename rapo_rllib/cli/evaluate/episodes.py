@@ -31,7 +31,7 @@ def evaluate_episodes(
     """
     import ray
 
-    from rapo_rllib.checkpoints.trained_config import trained_algorithm
+    from rapo_rllib.checkpoints.folder import trained_algorithm
     from rapo_rllib.cli.jobs import prepare
     from rapo_rllib.cli.values import with_overrides
 

@@ -21,8 +21,8 @@ from typing import Any
 import ray
 
 from rapo_rllib.env_runner.metrics import SampleResult
-from rapo_rllib.env_runner.stream.calls import Answer, Conditions, Order
 from rapo_rllib.env_runner.stream.ledger import QuestionLedger, shares
+from rapo_rllib.env_runner.stream.runner import Answer, Conditions, Order
 from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.types import TrajectoryGroup
 

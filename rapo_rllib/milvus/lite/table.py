@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rapo_rllib.milvus.expressions import Conditions, mask_of
-from rapo_rllib.milvus.index import EXACT_LIMIT
-from rapo_rllib.milvus.schema import VECTOR, Field
+from rapo_rllib.milvus.schema import EXACT_LIMIT, VECTOR, Field
 
 if TYPE_CHECKING:
     import faiss

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from rapo_rllib.weights.digest import Digests, cast, digest
+from rapo_rllib.weights.packing import Digests, cast, digest
 
 _NUM_COLUMNS = 4  # of a packed copy that are read back
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rapo_rllib.errors import EngineError, WeightSyncError
-from rapo_rllib.weights.digest import Digests, differing
+from rapo_rllib.weights.packing import Digests, differing
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine

@@ -16,7 +16,7 @@ from rapo_rllib.models.lora import merged_weights
 from rapo_rllib.rollout.vllm.late_values import TokenRecord
 from rapo_rllib.rollout.vllm.recorder import TokenRecorder
 from rapo_rllib.rollout.vllm.watch import LoadWatch
-from rapo_rllib.weights.digest import Digests, digest
+from rapo_rllib.weights.packing import Digests, digest
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
