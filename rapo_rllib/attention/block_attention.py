@@ -101,9 +101,10 @@ def tree_attention(
     Args:
         module: the layer.
         query: ``[B, H, L, D]``; ``key`` and ``value`` may have fewer heads.
-        key: ``[B, H', L, D]``.
-        value: ``[B, H', L, D]``.
-        attention_mask: ``[B, 1, L, L]`` bool, None for causal, or a packed row's block mask; not read with a ``tree``.
+        key: ``[B, H', K, D]``: ``L`` of them, or more with a cache.
+        value: ``[B, H', K, D]``.
+        attention_mask: ``[B, 1, L, K]``, bool or added to scores; None: causal, and all for one query behind a cache; or a
+            packed row's block mask; not read with a ``tree``.
         dropout: of attention weights, except with a block mask.
         scaling: of scores; by default one over the square root of ``D``.
         sliding_window: how many positions this layer sees; only read where there is a ``tree``.
@@ -155,6 +156,6 @@ def _attend(
     scores = softcap * torch.tanh(scores / softcap)
     if mask is None:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril(scores.shape[-1] if last else 0)
-    scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min) if mask.dtype == torch.bool else scores + mask
     at_least_float32 = torch.promote_types(scores.dtype, torch.float32)
     return F.dropout(torch.softmax(scores, -1, dtype=at_least_float32).to(value.dtype), dropout) @ value

@@ -32,7 +32,8 @@ def attend_by_flex(
 ) -> torch.Tensor:
     """Attention of one layer ``[1, H, L, D]``; transformers' own repeats the keys unless the heads are a power of two.
 
-    ``inputs``: query, key and value; 28 heads may share 4 of keys. Others as those of ``tree_attention``.
+    ``inputs``: query, key and value; 28 heads may share 4 of keys. ``mask``: of :func:`block_mask`. Others as those of
+    ``tree_attention``.
     """
     from transformers.integrations import flex_attention as integration
 

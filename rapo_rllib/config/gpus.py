@@ -154,5 +154,5 @@ def _check_memory(rollout: _Engines, evaluation: _Engines) -> None:
         raise ValueError(
             f"{kind.whose}engine.gpu_memory_utilization = {kind.memory:g} with num_gpus_per_env_runner = {kind.gpus:g}: "
             f"{sum(most)} engines on one GPU would take all of its memory and more; set that of each to at most "
-            f"{int(100 / sum(most)) / 100:g}"
+            f"{int(1000 / sum(most)) / 1000:g}"
         )

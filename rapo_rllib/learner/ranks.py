@@ -7,6 +7,7 @@ failed. Passes through sharded weights are full of collectives: ``lockstep.py`` 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +24,8 @@ from ray.rllib.utils.annotations import override
 from ray.rllib.utils.typing import StateDict
 
 from rapo_rllib.errors import LearnerError
+
+logger = logging.getLogger(__name__)
 
 _LOOK_S = 1.0  # between two looks at an update
 _DEATH_S = 60.0  # in which Ray finds out that a node is gone, where another learner has failed for it
@@ -95,6 +98,14 @@ def _has_died(answer: Any) -> bool:
     return not answer.ok and isinstance(answer.get(), ends) and not isinstance(answer.get(), no_ends)
 
 
+class _Failure(str):
+    """Words of an error that was caught on a learner."""
+
+
+def _has_failed(answer: Any) -> bool:
+    return not answer.ok or isinstance(answer.get(), _Failure)
+
+
 class RAPOLearnerGroup(LearnerGroup):
     """RLlib's learner group, of learners that act together: a dead one is noticed, and state is asked of all at once.
 
@@ -111,8 +122,10 @@ class RAPOLearnerGroup(LearnerGroup):
             LearnerError: the process of a learner ended, or one has failed before.
         """
         ask = partial(super().update, **kwargs)
-        found: list[StateDict] = ask() if self.is_local else self._asked(lambda _: ask(async_update=True), "an update")
-        return found
+        if self.is_local:
+            found: list[StateDict] = ask()
+            return found
+        return list(self._asked(lambda _: ask(async_update=True), "an update").values())
 
     def on_all(self, function: Callable[[Any], Any], during: str, error_type: type[Exception] = LearnerError) -> list[Any]:
         """Call a function on each learner; returns its results, in their order.
@@ -122,22 +135,23 @@ class RAPOLearnerGroup(LearnerGroup):
             LearnerError: the process of a learner ended ``during`` that, or one has failed before.
         """
 
-        def answer(learner: Any) -> tuple[Any, str]:
+        def answer(learner: Any) -> Any:
             try:
-                return function(learner), ""
+                return function(learner)
             except Exception as error:
-                return None, str(error) if isinstance(error, error_type) else f"{type(error).__name__}: {error}"
+                logger.exception("%s failed", during)
+                return _Failure(f"{type(error).__name__}: {error}")
 
         if self.is_local:
-            answers = [answer(self._learner)]
+            found = {0: answer(self._learner)}
         else:
-            answers = self._asked(lambda workers: workers.foreach_actor_async(answer), during)
-        for index, (_, error) in enumerate(answers):
-            if error:
-                raise error_type(f"{during} failed on learner {index}: {error}")
-        return [found for found, _ in answers]
+            found = self._asked(lambda workers: workers.foreach_actor_async(answer), during)
+        for index, given in found.items():
+            if isinstance(given, _Failure):
+                raise error_type(f"{during} failed on learner {index}: {given}")
+        return list(found.values())
 
-    def _asked(self, ask: Callable[[Any], Any], during: str) -> list[Any]:
+    def _asked(self, ask: Callable[[Any], Any], during: str) -> dict[int, Any]:
         workers: Any = self._worker_manager
         with self._one_call:
             if workers.num_healthy_actors() < len(self):
@@ -146,17 +160,18 @@ class RAPOLearnerGroup(LearnerGroup):
             ask(workers)
             return self._answers(workers, during)
 
-    def _answers(self, workers: Any, during: str) -> list[Any]:
-        """Wait for the answers of all learners, in their order, but for none that waits for one that has failed."""
+    def _answers(self, workers: Any, during: str) -> dict[int, Any]:
+        """Wait for the answers of all learners, by their numbers, but for none that waits for one that has failed."""
         answers: list[Any] = []
-        while workers.num_outstanding_async_reqs() and all(answer.ok for answer in answers):
+        while workers.num_outstanding_async_reqs() and not any(map(_has_failed, answers)):
             answers += workers.fetch_ready_async_reqs(timeout_seconds=_LOOK_S).result_or_errors
-        if not all(answer.ok for answer in answers) and not any(map(_has_died, answers)):
+        if any(map(_has_failed, answers)) and not any(map(_has_died, answers)):
             answers += workers.fetch_ready_async_reqs(timeout_seconds=_DEATH_S).result_or_errors
         for answer in filter(_has_died, answers):
             told = " ".join(str(answer.get()).split())
             raise LearnerError(f"learner {answer.actor_id} of {len(self)} died in {during}: {told}") from answer.get()
-        return self._get_results(sorted(answers, key=lambda answer: answer.actor_id))
+        answers.sort(key=lambda answer: answer.actor_id)
+        return {answer.actor_id: given for answer, given in zip(answers, self._get_results(answers), strict=True)}
 
     @override(LearnerGroup)
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> StateDict:

@@ -16,7 +16,7 @@ def checked_uri(uri: str, uri_key: str) -> str:
         ValueError: neither of both, or a server's with a password in it; naming ``uri_key``.
     """
     check_address(uri, uri_key, f"put user:password into the environment variable {TOKEN_VARIABLE}")
-    if re.fullmatch(r"https?://[^/?#\s]+(/\w*)?", uri, re.ASCII):  # of a longer path pymilvus would take the first part alone
+    if re.fullmatch(r"https?://[^/?#\s]+(/\w*/?)?", uri, re.ASCII):  # of a longer path pymilvus would take the first part alone
         return uri
     if is_lite_path(uri):
         return os.path.abspath(os.path.expanduser(uri))

@@ -78,17 +78,20 @@ def test_hidden_states_equal_those_of_blocks(kind: str, heads: int, monkeypatch:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
-def test_ordinary_sequences_are_causal_and_go_on_from_a_cache(kind: str) -> None:
-    """As of whoever calls the trained module themselves; FlexAttention would be compiled for each of their lengths."""
-    model, ids = tiny_model(kind, torch.float32).eval(), torch.tensor([[3, 4, 5, 6]])
+def test_ordinary_sequences_are_causal_padded_on_the_left_and_go_on_from_a_cache(kind: str) -> None:
+    """As of callers of the trained module itself."""
+    model, ids = tiny_model(kind, torch.float32).eval(), torch.tensor([[0, 3, 4, 5], [6, 7, 8, 9]])
+    seen = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        expected = model(input_ids=ids).logits
+        expected = model(input_ids=ids, attention_mask=seen).logits
         use_attention(model, RowAttention.FLEX)
-        torch.testing.assert_close(model(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-4)
-        cache = model(input_ids=ids[:, :3], use_cache=True).past_key_values
-        found = model(input_ids=ids[:, 3:], past_key_values=cache).logits
-        torch.testing.assert_close(found, expected[:, 3:], rtol=1e-4, atol=1e-4)
+        found = model(input_ids=ids, attention_mask=seen).logits
+        torch.testing.assert_close(found[seen == 1], expected[seen == 1], rtol=1e-4, atol=1e-4)
+        for sizes in ((3, 1), (2, 2)):
+            first, second = ids[1:].split(sizes, dim=1)
+            found = model(input_ids=second, past_key_values=model(input_ids=first, use_cache=True).past_key_values).logits
+            torch.testing.assert_close(found, expected[1:, sizes[0] :], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("tokens", "padded"), [(1, 256), (128, 256), (256, 256), (257, 384)])

@@ -99,11 +99,11 @@ def test_memory_does_not_grow_with_tokens_times_vocabulary(tokens: int, vocabula
 
 
 def test_gradients_of_logits_take_their_place() -> None:
-    hidden, weight = torch.randn(64, 4, requires_grad=True), torch.randn(20_000, 4, requires_grad=True)
+    hidden, weight = torch.randn(256, 4, requires_grad=True), torch.randn(20_000, 4, requires_grad=True)
     with Allocations() as allocations:
-        logprobs, _ = logprobs_and_entropies(hidden, torch.zeros(64, dtype=torch.int64), lambda states: states @ weight.T)
+        logprobs, _ = logprobs_and_entropies(hidden, torch.zeros(256, dtype=torch.int64), lambda states: states @ weight.T)
         logprobs.sum().backward()
-    logits = 4 * 64 * 20_000
+    logits = 4 * 256 * 20_000
     slices = 3 * 4 * ELEMENTS_AT_ONCE_CPU  # in float32
     assert logits <= allocations.peak < logits + slices + 4 * 4 * 20_000 * 3
 

@@ -62,6 +62,7 @@ def test_the_effort_of_a_search(choice, top_k, effort):
         ({"uri": "ftp://host/x.db"}, r"step_trace_buffer\.uri: 'ftp://host/x\.db' is neither"),
         ({"uri": "http://"}, r"step_trace_buffer\.uri"),
         ({"uri": "http://host:19530/prefix/mine"}, r"step_trace_buffer\.uri: 'http://host:19530/prefix/mine' is neither"),
+        ({"uri": "http://host:19530/mine//"}, r"step_trace_buffer\.uri: 'http://host:19530/mine//' is neither"),
         ({"uri": "http://host:19530/x.db"}, r"step_trace_buffer\.uri: 'http://host:19530/x.db' is neither"),
         ({"selection": "best"}, r"step_trace_buffer\.selection = 'best': must be one of 'nearest', 'best_reward'"),
         ({"level": "token"}, r"step_trace_buffer\.level = 'token': must be one of 'step', 'trajectory'"),

@@ -15,6 +15,7 @@ from ray.rllib.utils.actor_manager import CallResult, RemoteCallResults, ResultO
 
 from rapo_rllib.checkpoints.algorithm import AlgorithmCheckpoints, export_policy, save_training_state
 from rapo_rllib.errors import LearnerError
+from rapo_rllib.learner import ranks
 from rapo_rllib.learner.ranks import RAPOLearnerGroup
 from rapo_rllib.settings import ModelSettings
 from rapo_rllib.weights.canary import Canary
@@ -28,6 +29,7 @@ class Workers:
         self._error = error
         self.waiting: list[CallResult] = []
         self.healthy = 2
+        self.timeouts: list[float] = []
 
     def foreach_actor_async(self, function: Any = str, **_: Any) -> None:
         second = ResultOrError(result=function("second")) if self._error is None else ResultOrError(error=self._error)
@@ -40,6 +42,7 @@ class Workers:
         return self.healthy
 
     def fetch_ready_async_reqs(self, timeout_seconds: float) -> RemoteCallResults:
+        self.timeouts.append(timeout_seconds)
         found = RemoteCallResults()
         found.result_or_errors, self.waiting = self.waiting[:1], self.waiting[1:]
         self.healthy -= sum(not answer.ok for answer in found.result_or_errors)
@@ -128,6 +131,22 @@ def test_answers_are_in_the_order_of_learners_and_none_is_that_of_a_call_before(
     group._worker_manager.foreach_actor_async()  # by a call that was interrupted
     assert group.on_all(str.upper, "a test") == ["FIRST", "SECOND"]
     assert not group._worker_manager.waiting
+
+
+def test_a_learner_that_raises_is_told_by_its_number_before_those_that_wait_for_it() -> None:
+    group = group_of(None)
+    with pytest.raises(LearnerError, match=r"^a test failed on learner 1: ValueError: invalid literal for int"):
+        group.on_all(lambda learner: int(learner) if learner == "second" else 0, "a test")
+    assert group._worker_manager.timeouts == [ranks._LOOK_S, ranks._DEATH_S]  # the second: those that fail together
+
+
+@pytest.mark.parametrize("error", [LearnerError(), ValueError("")])
+def test_an_error_without_words_is_one(error: Exception) -> None:
+    def fail(_: Any) -> None:
+        raise error
+
+    with pytest.raises(LearnerError, match=f"failed on learner 0: {type(error).__name__}: "):
+        group_of(None).on_all(fail, "a test")
 
 
 @pytest.mark.parametrize("is_local", [True, False])
