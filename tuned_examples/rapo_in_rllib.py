@@ -23,7 +23,7 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.monitoring.metrics import logged_metrics
+from rapo_rllib.monitoring.metrics_log import logged_metrics
 
 METRIC = f"{EVALUATION_RESULTS}/{ENV_RUNNER_RESULTS}/accuracy"
 

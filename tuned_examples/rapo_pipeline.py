@@ -21,7 +21,7 @@ from rapo_rllib import RAPOConfig
 from rapo_rllib.envs.base import LazyQuestions
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.evaluation.held_out import evaluate_on_env_runners
-from rapo_rllib.monitoring.metrics import logged_metrics
+from rapo_rllib.monitoring.metrics_log import logged_metrics
 from rapo_rllib.rewards import Episode
 from rapo_rllib.types import ExpertTrajectory, Question
 
