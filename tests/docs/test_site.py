@@ -159,3 +159,9 @@ def test_a_list_or_table_begins_behind_an_empty_line() -> None:
     pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")), *(REPOSITORY / "benchmarks").glob("*.md")]
     texts = {page.name: re.sub(r"^```.*?^```", "```", page.read_text(), flags=re.DOTALL | re.MULTILINE) for page in pages}
     assert [(name, match[0]) for name, text in texts.items() for match in GLUED.finditer(text)] == []
+
+
+def test_a_page_of_the_python_api_shows_nothing_twice() -> None:
+    pages = (REPOSITORY / "docs" / "api").glob("*.md")
+    shown = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("::: ")]
+    assert len(shown) == len(set(shown))
