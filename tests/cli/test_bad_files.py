@@ -112,6 +112,16 @@ def test_a_bad_option_is_refused(tmp_path: Path, monkeypatch, options: list[str]
     assert [part for part in parts if part not in message] == []
 
 
+def test_a_ray_that_does_not_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that is too busy; Ray's own error is of no type."""
+
+    def init(**_: object) -> None:
+        raise Exception("The current node timed out during startup")
+
+    message = refused(monkeypatch, tmp_path / "good.yaml", ppo("lr: 0.001"), init=init)
+    assert "Ray does not start: The current node timed out during startup" in message
+
+
 @pytest.mark.parametrize("options", [["--stop", "{"], ["--stop", "3"], ["--set", "gamma"], ["--set", "=1"]])
 def test_an_option_that_cannot_be_read_is_a_usage_error(options: list[str]) -> None:
     assert options[0] in said("train", "file", "good.yaml", *options, status=2)

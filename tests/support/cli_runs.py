@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,15 @@ def said(*arguments: str, status: int = 0, input: str | None = None) -> str:
     return done.output
 
 
-def refused(patch: pytest.MonkeyPatch, file: Path, text: str | None, *options: str) -> str:
+def refused(
+    patch: pytest.MonkeyPatch, file: Path, text: str | None, *options: str, init: Callable[..., None] | None = None
+) -> str:
     """What ``rllib train file`` says when it refuses a file with this text (None: as it lies there), before Ray is begun."""
     if text is not None:
         file.write_text(text)
     patch.setenv("PYTHONPATH", "")  # what the command sets for its process does not outlive the test
     patch.setattr(sys, "path", list(sys.path))
-    patch.setattr("ray.init", ray_was_started)
+    patch.setattr("ray.init", init or ray_was_started)
     patch.setattr("ray.shutdown", ray_was_ended)
     done = CliRunner().invoke(app, ["train", "file", str(file), *options])
     assert done.exit_code == 1 and isinstance(done.exception, SystemExit), (done.output, done.exception)
@@ -116,9 +119,9 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def ray_was_started(*arguments: Any, **options: Any) -> None:
     """In the place of ``ray.init``, where a command is to end before. Whether Ray runs says nothing: other tests share it."""
-    raise AssertionError("Ray was started")
+    pytest.fail("Ray was started")
 
 
 def ray_was_ended() -> None:
     """In the place of ``ray.shutdown``, where a command has started none: other tests share what runs."""
-    raise AssertionError("Ray was ended")
+    pytest.fail("Ray was ended")

@@ -79,7 +79,7 @@ def _start_ray(options: RunOptions) -> Path:
         given = {"address": "local", "num_cpus": options.ray_num_cpus, "include_dashboard": False, "runtime_env": hook}
     try:
         context = ray.init(logging_level=logging.WARNING, **given)
-    except (ValueError, ConnectionError) as error:
+    except Exception as error:  # Ray's own is of no type, as where a busy machine takes too long
         raise ValueError(f"Ray does not start: {error}") from error
     session = getattr(context, "address_info", {}).get("session_dir", "/tmp/ray/session_latest")  # Ray's own client knows none
     return Path(session) / "logs"
