@@ -34,9 +34,6 @@ class ToolLimits(Knobs):
         30.0, "a call that takes longer is given up; its trajectory goes on", above=0, rule="a positive number"
     )
     max_output_chars: int = knob(8000, "longer outputs are cut", at_least=1, rule="a positive whole number")
-    max_concurrent: int | None = knob(
-        None, "calls at a time in one process; None: as many as trajectories", at_least=1, rule="a positive whole number"
-    )
 
 
 @runtime_checkable

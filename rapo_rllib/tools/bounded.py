@@ -12,7 +12,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any
@@ -37,7 +36,7 @@ MAX_HUNG_CALLS = 64  # each holds a thread; with more of them the tool counts as
 
 
 class BoundedTool:
-    """Calls a tool within its limits: gives a call up when its time is over, cuts long outputs, keeps to so many at a time.
+    """Calls a tool within its limits: gives a call up when its time is over, and cuts long outputs.
 
     A call that is given up runs on in its thread, which cannot be killed; ``MAX_HUNG_CALLS`` of them are a ``ToolError``.
     """
@@ -45,8 +44,6 @@ class BoundedTool:
     def __init__(self, tool: Tool, limits: ToolLimits | None = None) -> None:
         self.tool, self.name, self.tag = tool, tool.name, tool.tag
         self.limits = limits or tool.limits
-        most = self.limits.max_concurrent
-        self._slots = threading.BoundedSemaphore(most) if most else None
         self._lock = threading.Lock()
         self._hung = 0
         close = getattr(tool, "close", None)
@@ -104,14 +101,11 @@ class BoundedTool:
         started, limit = time.monotonic(), self.limits.timeout_s + extra_s
         if self._hung >= MAX_HUNG_CALLS:
             raise ToolError(f"tool {self.name}: {self._hung} calls hang; none of them ended within {self.limits.timeout_s:g} s")
-        with ExitStack() as held:
-            for lock in filter(None, (turn, self._slots)):
-                if not lock.acquire(timeout=max(started + limit - time.monotonic(), 0.0)):
-                    return self._timed_out(started, "waited for its turn", limit)
-                held.callback(lock.release)
-            if getattr(self.tool, "keeps_time", False):
-                return self._bounded(run(input), time.monotonic() - started)
-            call = _in_thread(held.pop_all(), run, input)
+        if turn is not None and not turn.acquire(timeout=limit):
+            return self._timed_out(started, "waited for its turn", limit)
+        if getattr(self.tool, "keeps_time", False):
+            return self._bounded(_held(turn, run, input), time.monotonic() - started)
+        call = _in_thread(turn, run, input)
         if not wait([call], limit).done:
             self._count_hung(1)
             call.add_done_callback(lambda _: self._count_hung(-1))
@@ -137,24 +131,28 @@ class BoundedTool:
         return self  # a trajectory that branches copies its environment; tools are shared
 
 
-def _in_thread(held: ExitStack, run: Callable[[str], ToolResult], input: str) -> Future[ToolResult]:
-    """Make a call in a daemon thread, so that a hung one does not keep the process from ending; then close ``held``."""
+def _held(turn: threading.BoundedSemaphore | None, run: Callable[[str], ToolResult], input: str) -> ToolResult:
+    """Make a call, and end its turn."""
+    try:
+        return run(input)
+    finally:
+        if turn is not None:
+            turn.release()
+
+
+def _in_thread(turn: threading.BoundedSemaphore | None, run: Callable[[str], ToolResult], input: str) -> Future[ToolResult]:
+    """Make a call in a daemon thread, so that a hung one does not keep the process from ending."""
     call: Future[ToolResult] = Future()
 
     def make() -> None:
         try:
-            with held:
-                result = run(input)
+            result = _held(turn, run, input)
         except BaseException as error:
             call.set_exception(error)  # raised again where the call was made
         else:
             call.set_result(result)
 
-    try:
-        threading.Thread(target=make, daemon=True, name="tool-call").start()
-    except RuntimeError:  # no thread can be started
-        held.close()
-        raise
+    threading.Thread(target=make, daemon=True, name="tool-call").start()
     return call
 
 
