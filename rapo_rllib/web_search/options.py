@@ -6,10 +6,10 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import urlsplit
 
-from rapo_rllib.services.credentials import check_address, check_variable
+from rapo_rllib.services.credentials import check_address
 from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.web_search.providers import PROVIDERS
 
@@ -30,11 +30,6 @@ class SearchOptions(Knobs):
     provider: str = knob("", "searxng, tavily, brave or serper")
     top_k: int = knob(5, "results shown", at_least=1)
     base_url: str | None = knob(None, "address of a SearXNG instance, or a replacement of another provider's public one")
-    api_key_env: Any = knob(
-        None,
-        "name of the environment variable that holds the key; None: the provider's usual one",
-        rule="a text or null",  # a secret that was put here by mistake is not shown
-    )
     cache: str | None = knob("~/.cache/rapo_rllib/web_search", "a folder on a local disk; None: no cache")
     rate_per_s: float | None = knob(
         None, "requests a second, of all processes that share the cache; None: those of the provider's smallest plan", above=0
@@ -52,10 +47,6 @@ class SearchOptions(Knobs):
             raise ValueError(f"{_WHERE} base_url is missing: {provider.name} has no public address; name your instance's")
         if self.base_url is not None:
             _check_address(self.base_url)
-        if self.api_key_env is not None and provider.key_env is None:
-            raise ValueError(f"{_WHERE} api_key_env: {provider.name} has no keys; leave it out")
-        if self.api_key_env is not None:
-            check_variable(self.api_key_env, f"{_WHERE} api_key_env", provider.key_env or "")
         try:
             json.dumps(self.params, sort_keys=True)
         except TypeError as error:
@@ -76,8 +67,8 @@ class SearchOptions(Knobs):
 
     @property
     def key_env(self) -> str | None:
-        """Name of the environment variable of the key."""
-        return self.api_key_env or PROVIDERS[self.provider].key_env
+        """Name of the environment variable of the key; None: there are no keys."""
+        return PROVIDERS[self.provider].key_env
 
     def key(self) -> str | None:
         """The key, read from the environment each time.
@@ -91,7 +82,7 @@ class SearchOptions(Knobs):
         if not key:
             raise ValueError(
                 f"{_WHERE} provider = {self.provider!r}: the environment variable {self.key_env} is not set; put the key of "
-                f"your {self.provider} account there, or name another variable in api_key_env"
+                f"your {self.provider} account there"
             )
         if not _KEY.fullmatch(key):
             raise ValueError(

@@ -63,7 +63,8 @@ class SearchStore:
 
     def get(self, key: str) -> list[Hit] | None:
         """The results of an earlier search."""
-        return self._with_cache(lambda cache: _hits(cache.get(key)))
+        kept = self._with_cache(lambda cache: cache.get(key))
+        return None if kept is None else [Hit(*row) for row in kept]
 
     def put(self, key: str, found: list[Hit]) -> None:
         """Keep the results of a search."""
@@ -115,17 +116,3 @@ def _take_turn(queues: Any, queue: str, rate_per_s: float, patience_s: float) ->
         return math.inf
     queues[queue] = turn + 1 / rate_per_s
     return turn - now
-
-
-def _hits(kept: Any) -> list[Hit] | None:
-    """Return what ``put`` wrote; None for nothing.
-
-    Raises:
-        ValueError: another program wrote it.
-    """
-    if kept is None:
-        return None
-    rows: list[Any] = kept if isinstance(kept, list) else [None]
-    if all(isinstance(row, list) and len(row) == 3 and all(isinstance(part, str) for part in row) for row in rows):
-        return [Hit(*row) for row in rows]
-    raise ValueError("an entry that web_search has not written")

@@ -11,9 +11,8 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rapo_rllib.errors import ServiceError, ToolError
 from rapo_rllib.services.http_json import JsonService, retry_after
@@ -128,9 +127,6 @@ class WebSearch(SearchOptions):
         word = _error_word(error)
         logger.warning("web_search: %s (%s)", error, word)
         return ToolResult(_TEXTS[word], word, seconds)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), tuple(getattr(self, option.name) for option in fields(self))
 
 
 def _error_word(error: ServiceError) -> str:
