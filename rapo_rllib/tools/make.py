@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 from rapo_rllib.tools.base import Tool
 from rapo_rllib.tools.function import function_tool
+from rapo_rllib.validation import nearest_key, refuse_unknown_keys
 
 # Import paths, so that a tool's packages are loaded only if it is used.
 TOOLS = {
@@ -55,9 +55,7 @@ def _target(name: str) -> Any:
     path = TOOLS.get(name, name)
     module, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
     if not module:
-        near = difflib.get_close_matches(name, TOOLS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(TOOLS)}, or package.module:Class"
-        raise ValueError(f"env_config.tools: unknown tool {name!r}: {hint}")
+        raise ValueError(f"env_config.tools: unknown tool {name!r}: {nearest_key(name, TOOLS)} (or package.module:Class)")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
@@ -67,11 +65,5 @@ def _target(name: str) -> Any:
 def _check_options(target: Any, name: Any, options: Mapping[str, Any], first: int = 0) -> None:
     """Refuse options that ``target``, whose first arguments are not options, does not take."""
     parameters = dict(list(inspect.signature(target).parameters.items())[first:])
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    for key in options:
-        if key not in parameters:
-            near = difflib.get_close_matches(key, parameters, n=1)
-            valid = f"valid options: {', '.join(parameters)}" if parameters else "it has no options"
-            hint = f"did you mean {near[0]!r}?" if near else valid
-            raise ValueError(f"env_config.tools: tool {name!r} has no option {key!r}: {hint}")
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        refuse_unknown_keys(options, parameters, f"env_config.tools: {name}: options.")

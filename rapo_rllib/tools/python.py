@@ -12,10 +12,10 @@ import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from rapo_rllib.protocol.same_step import NOTHING_PRINTED
-from rapo_rllib.sandbox import ForkserverSandbox, SandboxLimits, SandboxResult, shared_sandbox
+from rapo_rllib.sandbox import SandboxLimits, SandboxResult, shared_sandbox
 from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 from rapo_rllib.tools.python_session import PythonSession
@@ -61,28 +61,15 @@ class PythonTool(Knobs):
         super().__post_init__()
         self.limits = ToolLimits(self.timeout_s + _PATIENCE_S, 2 * self.max_output_chars)  # its own come first
         self._sandbox_limits = SandboxLimits(self.timeout_s, self.memory_mb, self.max_output_chars * _BYTES_PER_CHAR)
-        self._sandbox: ForkserverSandbox | None = None
-        _ = self.sandbox  # what it cannot do is said at once
-
-    @property
-    def sandbox(self) -> ForkserverSandbox:
-        """The sandbox of this process; equal options share one."""
-        if self._sandbox is None:
-            self._sandbox = shared_sandbox(self.namespaces, self.allow_weak_sandbox, self.preload)
-        return self._sandbox
+        self.sandbox = shared_sandbox(self.namespaces, self.allow_weak_sandbox, self.preload)
 
     def run(self, input: str) -> ToolResult:
         """Run the code in a fresh process; ``ToolError`` if the sandbox is broken."""
-        sandbox = self.sandbox
-        return self.observe(input, lambda code: sandbox.run(code, self._sandbox_limits))
+        return self.observe(input, lambda code: self.sandbox.run(code, self._sandbox_limits))
 
     def session(self) -> PythonSession | None:
         """With ``keep_state``, what one trajectory calls."""
         return PythonSession(lambda: self.sandbox.open(self._sandbox_limits), self.observe) if self.keep_state else None
-
-    def close(self) -> None:
-        """Let go of the sandbox, which ends with its last user."""
-        self._sandbox = None
 
     def observe(self, input: str, run: Callable[[str], SandboxResult]) -> ToolResult:
         """Return what the model reads of its code's result."""
@@ -106,9 +93,6 @@ class PythonTool(Knobs):
         if result.outcome in notes:
             text = f"{text}\n{notes[result.outcome]}".strip("\n")
         return text or NOTHING_PRINTED
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_sandbox": None}  # a sandbox belongs to its process
 
 
 def _clean(code: str) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import os
-import pickle
 import resource
 import signal
 import subprocess
@@ -330,14 +328,6 @@ def test_cpu_time_is_limited_by_the_kernel_too() -> None:
     code = "import resource\nprint(resource.getrlimit(resource.RLIMIT_CPU))"
     assert ask(sandbox, code, SandboxLimits(timeout_s=60.5)) == "(62, 62)"
     sandbox.close()
-
-
-def test_a_tool_is_copied_without_its_sandbox() -> None:
-    tool = PythonTool()
-    assert tool.run("1").text == "1"
-    for copied in (pickle.loads(pickle.dumps(tool)), copy.deepcopy(tool)):
-        assert copied.run("2").text == "2"
-        assert copied.sandbox is tool.sandbox  # equal settings share one
 
 
 def test_signals_of_the_terminal_do_not_reach_it(sandbox: ForkserverSandbox) -> None:

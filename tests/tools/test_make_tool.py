@@ -44,11 +44,11 @@ def test_by_import_path(path: str) -> None:
     ("name", "options", "message"),
     [
         ("pyton", {}, r"env_config.tools: unknown tool 'pyton': did you mean 'python'\?"),
-        ("zzz", {}, "unknown tool 'zzz': use one of calculator, python, search, web_search"),
+        ("zzz", {}, "unknown tool 'zzz': valid keys: calculator, python, search, web_search"),
         ("no.such.module:Tool", {}, "cannot import 'no.such.module:Tool'"),
         (f"{__name__}:Gone", {}, "cannot import"),
         (f"{__name__}:NoTool", {}, "is no tool: it lacks name, tag, limits, run"),
-        ("python", {"timeout": 3}, r"tool 'python' has no option 'timeout': did you mean 'timeout_s'\?"),
+        ("python", {"timeout": 3}, "python: options.timeout': did you mean 'env_config.tools: python: options.timeout_s'"),
         (f"{__name__}:Needs", {}, "tool 'test_make_tool:Needs': missing a required argument: 'unit': give it in options"),
         ("python", {"timeout_s": 0}, "timeout_s = 0: must be a number above 0"),
         ("python", {"memory_mb": "1g"}, "memory_mb = '1g': must be a number above 0"),

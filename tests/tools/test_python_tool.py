@@ -162,7 +162,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     tool.run("import os\nfor _ in range(900): os.mkdir('d'); os.chdir('d')")
     for _ in range(5):
         tool.run("1")
-    tool.close(), quick.close()
+    del tool, quick
     assert list(tmp_path.iterdir()) == []
     assert len(os.listdir("/proc/self/fd")) <= num_files
     assert set(psutil.Process().children(recursive=True)) <= before
