@@ -192,7 +192,7 @@ def test_a_rollout_goes_on_where_servers_die(mcp: dict[str, Any], end: str, fail
 
 
 def test_trajectories_wait_for_the_sessions_of_others_and_have_none_of_their_state() -> None:
-    """Twelve at once, with one thread for tools, and programs for two; further ones have begun before they are wanted."""
+    """Twelve at once, with one thread for tools, and programs for two."""
 
     def script(text: str) -> str:
         return "<answer>3</answer>" if text.count("</result>") == 2 else '<add>{"amount": 1}</add>'
@@ -242,11 +242,11 @@ def test_over_http() -> None:
         ({"command": "a", "url": "http://b"}, "mcp: give command or url, one of them"),
         ({"comand": "a"}, "unknown key 'env_config.tools: mcp.comand': did you mean 'env_config.tools: mcp.command'"),
         ({"command": "a", "args": "b"}, "mcp.args = 'b': must be a list of texts"),
-        ({"command": "a", "env": {"API_TOKEN": "abc"}}, r"mcp.env.API_TOKEN \(its value is not shown\).*name it in env_from"),
+        ({"command": "a", "env": {"API_TOKEN": "abc"}}, r"mcp.env: API_TOKEN \(its value is not shown\).*named in env_from"),
         ({"command": "a", "env": ["HOME"]}, r"mcp.env = \['HOME'\]: must be a mapping of variables to texts"),
         (
             {"command": "a", "args": ["--api-key", "sk-1"]},
-            r"mcp.args: --api-key \(its value is not shown\).*name it in env_from",
+            r"mcp.args: --api-key \(its value is not shown\).*named in env_from",
         ),
         ({"command": "a", "args": ["--token=sk-1"]}, r"mcp.args: --token \(its value is not shown\)"),
         ({"url": "http://host/mcp?api_key=sk-1"}, r"mcp.url: api_key \(its value is not shown\).*name a variable in token_env"),

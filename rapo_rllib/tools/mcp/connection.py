@@ -7,12 +7,11 @@ says so at every later call.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import CancelledError
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -26,10 +25,7 @@ from rapo_rllib.tools.mcp.http import HttpWatch
 from rapo_rllib.tools.mcp.options import McpOptions
 
 T = TypeVar("T")
-_living: set[McpConnection] = set()  # that have not ended yet
-OVER = threading.Event()  # the process ends
 PROBE_S = 10.0  # for a server that has not answered a call to answer something else
-_BUSY_S = 60.0  # for a busy machine to say that a deadline is over
 _END_S = 10.0  # for a server to end by itself, and then to be killed
 
 
@@ -61,13 +57,12 @@ class McpConnection:
         self.users = 0  # trajectories or calls that have it; kept by ``McpServer``
         self.hung = 0  # calls that were given up
         self._unanswered: list[asyncio.Future[Any]] = []  # calls, the oldest first
-        self._closing: asyncio.Event | None = None
         self.tools: list[mcp.Tool] = []
-        self._ready: asyncio.Event | None = None
+        self._ready, self._closing = asyncio.Event(), asyncio.Event()
         self._serving: Any = None  # the task in the loop, which ends with the program
         self._task = asyncio.run_coroutine_threadsafe(self._serve(), _loop())
         try:
-            _wait(self._started(timeout_s), timeout_s)
+            _wait(self._started(timeout_s))
         except BaseException:
             self.close()
             raise
@@ -79,11 +74,8 @@ class McpConnection:
 
     async def _serve(self) -> None:
         """The whole life of the session, in one task, as ``mcp`` wants it."""
-        self._closing, self._ready, self._serving = asyncio.Event(), asyncio.Event(), asyncio.current_task()
-        _living.add(self)
+        self._serving = asyncio.current_task()
         try:
-            if OVER.is_set():
-                raise ServerLostError("this process ends")
             async with self._transport() as server, mcp.Client(server, mode=self._mode) as client:
                 self._check_session()
                 cursor = None
@@ -105,7 +97,6 @@ class McpConnection:
             self._lost = self._lost or "the session has ended"
             self._ready.set()
             self._log.close()
-            _living.discard(self)
 
     @contextlib.asynccontextmanager
     async def _transport(self) -> AsyncIterator[Any]:
@@ -133,8 +124,6 @@ class McpConnection:
             )
 
     async def _started(self, timeout_s: float) -> None:
-        while self._ready is None:
-            await asyncio.sleep(0)
         try:
             await asyncio.wait_for(self._ready.wait(), timeout_s)
         except TimeoutError as late:
@@ -159,7 +148,7 @@ class McpConnection:
         """
         if self.lost:
             raise ServerLostError(self._lost)
-        return _wait(self._called(tool, dict(arguments), timeout_s), timeout_s + PROBE_S)
+        return _wait(self._called(tool, dict(arguments), timeout_s))
 
     async def _called(self, tool: str, arguments: dict[str, Any], timeout_s: float) -> Any:
         if self._client is None:
@@ -204,9 +193,7 @@ class McpConnection:
 
     def answers(self) -> bool:
         """Return whether the server does, which may have died since it was asked last; takes ``PROBE_S`` at most."""
-        with contextlib.suppress(ServerLostError):
-            return _wait(self._answers(), PROBE_S)
-        return False
+        return _wait(self._answers())
 
     async def _answers(self) -> bool:
         if self._client is None:
@@ -216,8 +203,7 @@ class McpConnection:
 
     def _lose(self, why: str) -> None:
         self._lost = self._lost or self._reason(ConnectionError(why))
-        if self._closing is not None:
-            self._closing.set()
+        self._closing.set()
 
     def _reason(self, error: BaseException) -> str:
         while isinstance(error, BaseExceptionGroup) and error.exceptions:
@@ -244,7 +230,7 @@ class McpConnection:
         self._lost = self._lost or "the session has ended"
         if self._http is not None:  # what ends a program has deadlines of its own, and leaves it behind if it is cancelled
             _loop().call_later(_END_S, self._task.cancel)
-        if self._client is not None and self._closing is not None:
+        if self._client is not None:
             self._closing.set()
         elif self._serving is None:
             self._task.cancel()
@@ -258,16 +244,6 @@ def end_all(connections: Sequence[McpConnection]) -> None:
         _loop().call_soon_threadsafe(connection.end)
 
 
-@atexit.register
-def _end_all() -> None:
-    """The process ends: leave no program behind, and begin none."""
-    OVER.set()
-    living = list(_living)
-    end_all(living)
-    for connection in living:
-        connection.close()
-
-
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
     """The one that all sessions of the process run in."""
@@ -276,9 +252,6 @@ def _loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def _wait(task: Coroutine[Any, Any, T], timeout_s: float) -> T:
-    """Wait for a task that keeps to ``timeout_s`` itself; the sessions' thread may be busy for longer."""
-    future = asyncio.run_coroutine_threadsafe(task, _loop())
-    if not wait([future], timeout_s + _BUSY_S).done:
-        raise ServerLostError(f"this machine was too busy to hear of it within {timeout_s + _BUSY_S:g} s")
-    return future.result()
+def _wait(task: Coroutine[Any, Any, T]) -> T:
+    """Wait for a task that has a deadline of its own."""
+    return asyncio.run_coroutine_threadsafe(task, _loop()).result()

@@ -56,24 +56,20 @@ class McpOptions(Knobs):
 
     def _check_secrets(self) -> None:
         check_address(self.url, f"{_KEY}.url", "name a variable in token_env")
-        named = [name for name, _ in parse_qsl(urlsplit(self.url or "").query) if _SECRET_NAME.search(name)]
-        named += [
-            arg.partition("=")[0] for arg in self.args if arg.startswith("-") and _SECRET_NAME.search(arg.partition("=")[0])
-        ]
-        if named:
-            instead = "name a variable in token_env" if self.url else "let the program read a variable, and name it in env_from"
+        named = {
+            "url": [name for name, _ in parse_qsl(urlsplit(self.url or "").query)],
+            "args": [arg.partition("=")[0] for arg in self.args if arg.startswith("-")],
+            "env": list(self.env or ()),
+        }
+        instead = "name a variable in token_env" if self.url else "set a variable where you start the job, named in env_from"
+        for key, name in ((key, name) for key, names in named.items() for name in names if _SECRET_NAME.search(name)):
             raise ValueError(
-                f"{_KEY}.{'url' if self.url else 'args'}: {named[0]} (its value is not shown): what stands in a job reaches "
-                f"results, checkpoints and loggers. Take it out, and {instead}"
+                f"{_KEY}.{key}: {name} (its value is not shown): what stands in a job reaches results, checkpoints and "
+                f"loggers. Take it out, and {instead}"
             )
         for name, value in (self.env or {}).items():
             if not isinstance(value, str):
                 raise ValueError(f"{_KEY}.env.{name} = {value!r}: must be a text")
-            if _SECRET_NAME.search(name):
-                raise ValueError(
-                    f"{_KEY}.env.{name} (its value is not shown): what stands in a job reaches results, checkpoints and "
-                    "loggers. Take it out, set the variable where you start the job, and name it in env_from"
-                )
         for variable in (*self.env_from, *filter(None, [self.token_env])):
             check_variable(variable, f"{_KEY}.{'token_env' if variable == self.token_env else 'env_from'}")
             if not secret_of(variable):

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from rapo_rllib.errors import BusyError, ToolError
-from rapo_rllib.tools.mcp.connection import OVER, McpConnection, ServerHungError, ServerLostError, end_all
+from rapo_rllib.tools.mcp.connection import McpConnection, ServerHungError, ServerLostError, end_all
 from rapo_rllib.tools.mcp.options import McpOptions
 
 logger = logging.getLogger(__name__)
@@ -22,9 +22,9 @@ MOST_HUNG = 16  # unanswered calls of a session, above which it takes no new use
 class McpServer:
     """The sessions that trajectories call, at most ``sessions`` at once.
 
-    Each trajectory has a session of its own; where its program ends another begins, for the next one. Without ``state``, each
-    call has that with the fewest others. With a ``state_key`` a trajectory stays with one that others may have, too. A session
-    that was lost is replaced when another is wanted.
+    Each trajectory has a session of its own. Without ``state``, each call has that with the fewest others. With a
+    ``state_key`` a trajectory stays with one that others may have, too. A session that was lost is replaced when another is
+    wanted.
 
     Raises:
         ValueError: the server does not answer, or its tools cannot be shown: two of a name, none, one without a description.
@@ -34,13 +34,13 @@ class McpServer:
         self.options = options
         self._changed = threading.Condition()  # held while sessions change; notified when one has begun, or could not
         self._open: list[McpConnection] = []
-        self._beginning, self._most = 1, options.num_sessions
+        self._taken = 1  # places of sessions that begin or end
         self._waiting: list[Future[None]] = []  # for a free session
         try:
             first = self._begin(options.start_timeout_s)
         except ServerLostError as error:
             raise ValueError(f"env_config.tools: mcp: {options.shown!r} does not answer: {error}") from error
-        weakref.finalize(self, end_all, self._open).atexit = False  # the end of the process closes those of all servers
+        weakref.finalize(self, end_all, self._open)
         self.tools = _shown_tools(first.tools, options)
 
     def session(self) -> McpSession:
@@ -58,12 +58,12 @@ class McpServer:
         with self._changed:
             while True:
                 found = self._least_used()
-                has_room = len(self._open) + self._beginning < self._most
+                has_room = len(self._open) + self._taken < options.num_sessions
                 if found is not None and (not found.users or (options.is_shared and not has_room)):
                     found.users += 1
                     return found
                 if has_room:
-                    self._beginning += 1
+                    self._taken += 1
                     break
                 if not options.is_shared:
                     self._waiting.append(Future())
@@ -72,19 +72,7 @@ class McpServer:
                     )
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise ServerLostError("no session has begun in time")
-        try:
-            return self._begin(deadline - time.monotonic(), users=1)
-        except ServerLostError as error:
-            with self._changed:
-                found = self._least_used() if options.is_shared else None
-                if found is None:
-                    raise
-                self._most = len(self._open) + self._beginning  # no more than these from now on
-                found.users += 1
-            logger.warning(
-                "MCP server %r: another session does not begin, one that is there is shared: %s", options.shown, error
-            )
-            return found
+        return self._begin(deadline - time.monotonic(), users=1)
 
     def _begin(self, timeout_s: float, users: int = 0) -> McpConnection:
         """Begin a session, in the place that was kept for it."""
@@ -94,7 +82,7 @@ class McpServer:
             made.users = users
         finally:
             with self._changed:
-                self._beginning -= 1
+                self._taken -= 1
                 self._open += [] if made is None else [made]
             self._wake()
         return made
@@ -123,37 +111,26 @@ class McpServer:
 
         One that was not ``called``, of a trajectory that has to wait for another server say, is as good as new.
         """
-        if not self.options.is_shared and not (called or connection.lost):
-            with self._changed:
-                connection.users -= 1
-            self._wake()
-            return
-        if not self.options.is_shared:
+        if not self.options.is_shared and (called or connection.lost):
             with self._changed:
                 self._open.remove(connection)
-                self._beginning += 1  # its place is kept until it has ended
-            _in_background(self._renew, connection)
+                self._taken += 1
+            _in_background(self._end, connection)
             return
         with self._changed:
             connection.users -= 1
             if not connection.users and connection not in self._open:
                 _in_background(connection.close)
+        self._wake()
         if self.options.state_end is not None:
             _in_background(self._forget, connection, key)
 
-    def _renew(self, connection: McpConnection) -> None:
-        """End a session, and begin another program in its place, so that the next trajectory does not wait for it."""
+    def _end(self, connection: McpConnection) -> None:
+        """End a session, whose place is kept until then."""
         connection.close()
-        if self.options.url is not None:  # there a session begins at once, and a server may forget one that waits
-            with self._changed:
-                self._beginning -= 1
-            self._wake()
-            return
-        try:
-            self._begin(self.options.start_timeout_s)
-        except ServerLostError as error:
-            if not OVER.is_set():
-                logger.warning("MCP server %r does not begin a session: %s", self.options.shown, error)
+        with self._changed:
+            self._taken -= 1
+        self._wake()
 
     def _forget(self, connection: McpConnection, key: str) -> None:
         options = self.options
