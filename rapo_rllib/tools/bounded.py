@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 _KINDS = {
     "name": ("name", "options", "limits"),
-    "function": ("function", "limits"),
     "mcp": ("mcp", "limits"),
 }  # of entries, and their keys
 MAX_HUNG_CALLS = 64  # each holds a thread; with more of them the tool counts as broken
@@ -190,22 +189,19 @@ _shared_lock = threading.Lock()
 def shared_tools(entry: Any) -> list[BoundedTool]:
     """The tools that an entry of ``env_config.tools`` describes.
 
-    A name, ``{name: ..., options: {...}, limits: {...}}``, ``{function: package.module:name, limits: {...}}``,
-    ``{mcp: {...}, limits: {...}}``, or in Python a function itself. Equal entries give the same objects for as long as someone
-    uses them; afterwards the tools are closed.
+    A name, ``{name: ..., options: {...}, limits: {...}}``, ``{mcp: {...}, limits: {...}}``, or in Python a function itself.
+    Equal entries give the same objects for as long as someone uses them; afterwards the tools are closed.
 
     Raises:
         ValueError: naming what is wrong with the entry.
     """
-    if isinstance(entry, str):
+    if isinstance(entry, str) or callable(entry):
         entry = {"name": entry}
-    elif callable(entry):
-        entry = {"function": entry}
     kind = next((kind for kind in _KINDS if isinstance(entry, Mapping) and kind in entry), None)
-    if kind is None or not (isinstance(entry[kind], str) or (kind == "function" and callable(entry[kind])) or kind == "mcp"):
+    if kind is None or not (isinstance(entry[kind], str) or callable(entry[kind]) or kind == "mcp"):
         raise ValueError(
             f"env_config.tools: {entry!r}: each entry is a name or {{name: python, options: {{timeout_s: 5}}}}, or "
-            "{function: package.module:name}, or {mcp: {command: program}}"
+            "{mcp: {command: program}}"
         )
     refuse_unknown_keys(entry, _KINDS[kind], "env_config.tools: ")
     named, options, limits = entry[kind], entry.get("options") or {}, entry.get("limits") or {}

@@ -1,6 +1,6 @@
 """Make tools of Python functions, methods, partials and callable objects.
 
-``{function: my_tools:weather}`` -> ``function_tool`` -> ``JsonFunction``: arguments -> the function -> text
+``my_tools:weather`` -> ``function_tool`` -> ``JsonFunction``: arguments -> the function -> text
 """
 
 from __future__ import annotations

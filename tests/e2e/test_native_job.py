@@ -19,7 +19,7 @@ def test_two_iterations(tmp_path: Path, smollm2: Path, ray_session: None, monkey
     changes = {
         "model": {"name_or_path": str(model)},
         "protocol": {"format": "native"},
-        "env_config": {"tools": [{"function": "calculator_function:calculator"}], "scorer": "spread_rewards:right_and_spread"},
+        "env_config": {"tools": ["calculator_function:calculator"], "scorer": "spread_rewards:right_and_spread"},
         "max_prompt_tokens": 512,
         "max_response_tokens": 600,
         "temperature": 1.0,

@@ -47,7 +47,7 @@ def engine(keys: dict[str, Any]) -> Iterator[Any]:
 
 
 def test_tokens_and_masks_are_those_of_questions(keys: dict[str, Any], engine: Any) -> None:
-    tools = [{"function": "calculator_function:calculator"}]
+    tools = ["calculator_function:calculator"]
     questions = job(keys, "rapo/questions", tools=tools)
     asked = questions.question_source.questions("train")
     reference = make_loop(questions.settings, questions.question_source, engine, None)

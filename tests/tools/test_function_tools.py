@@ -79,7 +79,7 @@ def native(*tools: Any) -> ToolEnv:
 
 
 def test_the_schema_is_the_functions() -> None:
-    (tool,) = shared_tools({"function": f"{HERE}:weather"})
+    (tool,) = shared_tools({"name": f"{HERE}:weather"})
     assert tool.tag == "weather"
     assert tool.schema["function"] == {
         "name": "weather",
@@ -247,12 +247,10 @@ a_shop = Shop()
         (f"{HERE}:stock", "stock"),
         (f"{HERE}.stock", "stock"),
         ({"name": f"{HERE}:stock"}, "stock"),
-        ({"function": f"{HERE}:stock"}, "stock"),
-        ({"function": stock}, "stock"),
+        ({"name": stock}, "stock"),
         (Shop().stock, "stock"),
         (Shop(), "Shop"),
         (f"{HERE}:a_shop", "Shop"),
-        ({"function": f"{HERE}:a_shop"}, "Shop"),
         (partial(counted, 3), "counted"),
         (partial(counted, count=3), "counted"),
         (partial(partial(counted, 3), unit=""), "counted"),
@@ -273,7 +271,7 @@ def now() -> str:
     return "noon"
 
 
-@pytest.mark.parametrize("entry", [now, f"{HERE}:now", {"function": f"{HERE}:now"}])
+@pytest.mark.parametrize("entry", [now, f"{HERE}:now"])
 def test_a_function_without_arguments(entry: Any) -> None:
     env = ToolEnv({"tools": [entry]})
     assert called(env, "<now></now>", "<now>{}</now>") == [("noon", None)] * 2
@@ -335,7 +333,6 @@ class Waits:
         return item
 
 
-@pytest.mark.parametrize("form", ["python", "function"])
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -354,9 +351,9 @@ class Waits:
         (max, "function 'max' does not tell its arguments"),
     ],
 )
-def test_a_function_that_no_policy_can_call_is_refused(form: str, function: Any, message: str) -> None:
+def test_a_function_that_no_policy_can_call_is_refused(function: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"env_config.tools: .*{message}"):
-        ToolEnv({"tools": [function if form == "python" else {"function": function}]})
+        ToolEnv({"tools": [function]})
 
 
 def test_a_name_of_such_a_function_is_refused_alike() -> None:
@@ -381,8 +378,7 @@ def test_the_prompt_of_tags_shows_its_schema() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"function": f"{HERE}:gone"}, "cannot import"),
-        ({"function": f"{HERE}:weather", "options": {}}, "options"),
+        (f"{HERE}:gone", "cannot import"),
         (f"{HERE}:BadSchema", "the schema of tool 'bad' is none: at \\$.properties.a.type: 'nothing' is not valid"),
         (f"{HERE}:NoDescription", "tool 'bad' has no description, which protocol.format = 'native' shows"),
     ],
@@ -394,7 +390,7 @@ def test_a_tool_that_cannot_be_shown_is_refused(entry: Any, message: str) -> Non
 
 def test_two_tools_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="'weather' and 'weather' are both called by <weather>"):
-        native(weather, {"function": f"{HERE}:weather", "limits": {"timeout_s": 1}})
+        native(weather, {"name": f"{HERE}:weather", "limits": {"timeout_s": 1}})
 
 
 def test_the_check_of_tags_is_refused() -> None:
