@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -61,8 +60,8 @@ class JsonService:
     ) -> None:
         self.name, self._timeout_s, self._attempts, self._patience_s = name, timeout_s, attempts, patience_s
         self._before_try, self._wait_asked = before_try, wait_asked
-        self._client: httpx.Client | None = None
-        self._lock = threading.Lock()
+        self._client = httpx.Client(timeout=timeout_s, limits=_LIMITS)
+        weakref.finalize(self, self._client.close)
 
     def request(self, method: str, url: str, **arguments: Any) -> Any:
         """The parsed answer; ``arguments`` are httpx's (``params``, ``json``, ``headers``).
@@ -79,18 +78,14 @@ class JsonService:
         return retrying(self._once, method, url, arguments, time.monotonic() + self._patience_s)
 
     def close(self) -> None:
-        """Close the connections; a later request opens new ones."""
-        with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        """Close the connections, for good; they end with the service, too."""
+        self._client.close()
 
     def _once(self, method: str, url: str, arguments: Mapping[str, Any], patience_ends: float) -> Any:
         if self._before_try is not None:
             self._before_try(patience_ends - time.monotonic())
-        client = self._connected()
         try:
-            with client.stream(method, url, **arguments) as response:
+            with self._client.stream(method, url, **arguments) as response:
                 body = self._body(response)
         except httpx.HTTPError as error:  # without the address: it may carry a key
             problem = ServiceError(f"{self.name} does not answer ({type(error).__name__})", passes=True)
@@ -108,13 +103,6 @@ class JsonService:
                 f"{self.name} answers with something that is not JSON", response.status_code, passes=True
             ) from None
 
-    def _connected(self) -> httpx.Client:
-        with self._lock:
-            if self._client is None:
-                self._client = httpx.Client(timeout=self._timeout_s, limits=_LIMITS)
-                weakref.finalize(self, self._client.close)  # of a service that is never closed
-            return self._client
-
     def _body(self, response: httpx.Response) -> bytes:
         """The whole answer; httpx's own timeout begins anew with every chunk."""
         body, deadline = b"", time.monotonic() + self._timeout_s
@@ -126,11 +114,8 @@ class JsonService:
                 raise ServiceError(f"{self.name} answers with more than {MAX_BYTES >> 20} MiB", response.status_code)
         return body
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.items() if key not in ("_client", "_lock")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _client=None, _lock=threading.Lock())
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self._timeout_s, self._attempts, self._patience_s)
 
 
 _backoff = wait_random_exponential(multiplier=0.5, max=MAX_WAIT_S)

@@ -19,11 +19,9 @@ from rapo_rllib.sandbox import SandboxLimits, SandboxResult, shared_sandbox
 from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 from rapo_rllib.tools.python_session import PythonSession
-from rapo_rllib.validation import MOST, MOST_SECONDS
 
 _BYTES_PER_CHAR = 4  # of UTF-8, at most
 _PATIENCE_S = 30.0  # beyond a call's time: a sandbox that starts, a loaded machine
-_TENTH = 0.1  # of what numbers may be: the limits of a call are some times as much
 _FENCE = re.compile(r"^```[a-zA-Z0-9]*\n(.*?)\n?```$", re.DOTALL)
 
 
@@ -41,11 +39,9 @@ class PythonTool(Knobs):
     description: ClassVar[str] = "Runs Python code and shows what it prints."
     argument: ClassVar[str] = "code"
 
-    timeout_s: float = knob(5.0, "wall clock of the code of a call, in seconds", above=0, at_most=_TENTH * MOST_SECONDS)
-    memory_mb: float = knob(512, "address space in MiB, beyond what preloaded packages take", above=0, at_most=_TENTH * MOST)
-    max_output_chars: int = knob(
-        2000, "what is kept of stdout and stderr together; a flood ends the call", at_least=1, at_most=_TENTH * MOST
-    )
+    timeout_s: float = knob(5.0, "wall clock of the code of a call, in seconds", above=0)
+    memory_mb: float = knob(512, "address space in MiB, beyond what preloaded packages take", above=0)
+    max_output_chars: int = knob(2000, "what is kept of stdout and stderr together; a flood ends the call", at_least=1)
     keep_state: bool = knob(False, "variables live as long as the trajectory; otherwise every call starts afresh")
     allow_weak_sandbox: bool = knob(False, "run without layers that this machine does not give, instead of refusing to")
     namespaces: Literal["auto", "required", "off"] = knob(

@@ -74,10 +74,6 @@ class WebSearch(SearchOptions):
             return self._failed(error, time.monotonic() - started)
         return ToolResult(shown or "(no results)", None if shown else "no_results", time.monotonic() - started)
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._service.close()
-
     def _search(self, query: str) -> list[Hit]:
         """Return the results from the cache, from a running equal search, or from the provider."""
         key = json.dumps([self.provider, self.address, query, self.top_k, self.params], sort_keys=True)

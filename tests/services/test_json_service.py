@@ -2,19 +2,12 @@ import gc
 import pickle
 import socket
 import time
-from collections.abc import Callable
 
 import pytest
-from local_service import Reply, Request, local_service
+from local_service import Reply, in_turn, local_service
 
 from rapo_rllib.errors import ServiceError
 from rapo_rllib.services.http_json import JsonService
-
-
-def in_turn(*replies: Reply) -> Callable[[Request], Reply]:
-    """One reply after the other; the last for ever."""
-    left = list(replies)
-    return lambda _: left.pop(0) if len(left) > 1 else left[0]
 
 
 def test_an_answer() -> None:
@@ -23,7 +16,6 @@ def test_an_answer() -> None:
         assert service.request("POST", server.url + "/x", params={"q": "1 2"}, json={"b": 1}, headers={"x-key": "k"}) == {
             "a": "ü"
         }
-        service.close()
         assert service.request("GET", server.url) == {"a": "ü"}
     first, second = server.requests
     assert (first.method, first.path, first.query, first.json) == ("POST", "/x", {"q": ["1 2"]}, {"b": 1})

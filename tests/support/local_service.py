@@ -89,3 +89,9 @@ def local_service(answer: Callable[[Request], Reply]) -> Iterator[Service]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def in_turn(*replies: Reply) -> Callable[[Request], Reply]:
+    """One reply after the other; the last for ever."""
+    left = list(replies)
+    return lambda _: left.pop(0) if len(left) > 1 else left[0]

@@ -1,6 +1,6 @@
 """A key for every provider in the environment, and a search tool that asks a local server and keeps nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,15 +19,11 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def web_search(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., WebSearch]]:
-    made: list[WebSearch] = []
+def web_search(monkeypatch: pytest.MonkeyPatch) -> Callable[..., WebSearch]:
 
     def make(url: str, provider: str = "tavily", **options: Any) -> WebSearch:
         for name, usual in LIMITS.items():
             monkeypatch.setattr(WebSearch, name, options.pop(name, usual))
-        made.append(WebSearch(provider, base_url=url, **{"cache": None, "rate_per_s": 1000.0, **options}))
-        return made[-1]
+        return WebSearch(provider, base_url=url, **{"cache": None, "rate_per_s": 1000.0, **options})
 
-    yield make
-    for tool in made:
-        tool.close()
+    return make

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from local_service import Reply, Request, local_service
+from local_service import Reply, in_turn, local_service
 from provider_answers import ANSWERS, OBSERVATION, TAVILY
 
 from rapo_rllib.web_search.tool import WebSearch
@@ -16,22 +16,13 @@ TIMEOUT = ("SearchError: the search service took too long", "timeout")
 SERVICE = ("SearchError: the search service failed", "service")
 
 
-def in_turn(*replies: Reply) -> Callable[[Request], Reply]:
-    """One reply after the other; the last for ever."""
-    left = list(replies)
-    return lambda _: left.pop(0) if len(left) > 1 else left[0]
-
-
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
         (Reply({}, 429, {"retry-after": "0"}), RATE_LIMIT),
         (Reply(b"no", 500), SERVICE),
-        (Reply(b"no", 503), SERVICE),
         (Reply(b"no", 504), TIMEOUT),
         (Reply(b"\x00\xff garbage"), SERVICE),
-        (Reply(b'{"results": ['), SERVICE),
-        (Reply(b"{}", headers={"content-length": "99"}), TIMEOUT),
         (Reply({}, delay_s=1.5), TIMEOUT),
         (Reply(TAVILY, drip_s=0.05), TIMEOUT),
     ],

@@ -91,8 +91,8 @@ def test_as_a_tool() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "option provider = '': use one of searxng, tavily, brave, serper"),
-        ({"provider": "google"}, "option provider = 'google': use one of"),
+        ({}, "option provider = '': must be one of 'searxng', 'tavily', 'brave', 'serper'"),
+        ({"provider": "google"}, "option provider = 'google': must be one of"),
         ({"provider": "searxng"}, "base_url is missing: searxng has no public address"),
         ({"provider": "tavily", "base_url": "search.example.org"}, "base_url = 'search.example.org': must be an address"),
         ({"provider": "tavily", "base_url": "ftp://a.org"}, "must be an address such as https"),
