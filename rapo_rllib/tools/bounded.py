@@ -190,7 +190,7 @@ def shared_tools(entry: Any) -> list[BoundedTool]:
     """The tools that an entry of ``env_config.tools`` describes.
 
     A name, ``{name: ..., options: {...}, limits: {...}}``, ``{mcp: {...}, limits: {...}}``, or in Python a function itself.
-    Equal entries give the same objects for as long as someone uses them; afterwards the tools are closed.
+    Equal entries give the same object, or the same server, for as long as someone uses it; afterwards it is closed.
 
     Raises:
         ValueError: naming what is wrong with the entry.
@@ -237,11 +237,4 @@ def _tools_of_server(key: str, named: Any, limits: Mapping[str, Any]) -> list[Bo
     server = _servers.get(key)
     if server is None:
         server = _servers[key] = McpServer(options)
-    found = []
-    for declared in server.tools:
-        name = f"{key}/{declared.name}"
-        tool = _shared.get(name)
-        if tool is None:
-            tool = _shared[name] = BoundedTool(McpTool(server, declared, given))
-        found.append(tool)
-    return found
+    return [BoundedTool(McpTool(server, declared, given)) for declared in server.tools]

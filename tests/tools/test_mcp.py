@@ -67,7 +67,8 @@ def test_tools_are_found_with_their_schemas() -> None:
     assert function["description"] == "Adds to the total of this session."
     assert function["parameters"]["properties"]["amount"]["type"] == "integer"
     assert function["parameters"]["required"] == ["amount"]
-    assert shared_tools(entry()) == [add, fail], "one server for all environments"
+    again = shared_tools(entry())
+    assert {each.tool.server for each in (*again, fail)} == {add.tool.server}, "one server for all environments"
     (only,) = shared_tools(entry(only=["add"]))
     assert only.tag == "add"
 
@@ -208,22 +209,6 @@ def test_trajectories_wait_for_the_sessions_of_others_and_have_none_of_their_sta
     env.close()
     assert busy.value.free.result(60) is None
     loop.close()
-
-
-def test_a_server_that_was_killed_costs_its_trajectory_alone() -> None:
-    killed: list[int] = []
-
-    def script(text: str) -> str:
-        if text.count("</result>") == 1 and not killed:
-            killed.append(int(text.rsplit("</result>", 1)[0].split()[-1]))
-            os.kill(killed[0], signal.SIGKILL)
-        return "<answer>3</answer>" if text.count("</result>") == 2 else '<add>{"amount": 1}</add>'
-
-    group, loop = rolled_out(entry(), script)
-    loop.close()
-    assert sorted(t.end for t in group.trajectories) == ["answer", "answer", "error"]
-    assert [[step.observation.split()[0] for step in t.steps[:2]] for t in group.counted] == [["1", "2"]] * 2
-    assert not [t for t in group.counted if str(killed[0]) in t.text]
 
 
 def test_over_http() -> None:

@@ -77,10 +77,6 @@ def sessions_begin(patch: pytest.MonkeyPatch, begin: Callable[..., Any]) -> None
 @pytest.mark.parametrize(
     ("tools", "message"),
     [
-        (
-            [declared("say"), declared("say")],
-            r"env_config.tools: mcp: 'shop-server' has two tools called 'say': name others in mcp.only",
-        ),
         ([declared("say", None)], r"mcp: 'shop-server': tool 'say' has no description to show to the policy"),
         ([declared("say", "  ")], r"tool 'say' has no description"),
         ([], r"'shop-server' has no tools"),
@@ -99,12 +95,8 @@ def test_tools_that_cannot_be_shown(tools: list[Any], message: str) -> None:
             r"the schema of tool 'say' is none: at \$\.properties\.text\.type: 'nothing' is not valid",
         ),
         (
-            {"type": "object", "properties": {"text": {"$ref": "#/$defs/Missing"}}},
-            r"the schema of tool 'say' refers to '#/\$defs/Missing', which is not in it",
-        ),
-        (
             {"type": "object", "properties": {"text": {"$ref": "https://example.org/schema.json"}}},
-            r"refers to 'https://example.org/schema.json', which is not in it: nothing is fetched",
+            r"refers to 'https://example.org/schema.json': nothing is fetched",
         ),
         ({"type": "string"}, r"the schema of tool 'say' = .*: must have type: object"),
     ],
@@ -134,11 +126,6 @@ def test_references_within_a_schema_and_arguments_that_may_be_anything() -> None
         (
             {**SAY, "inputSchema": {"type": "string"}},
             r"tool 'say' = .*: must have type: object|inputSchema",
-        ),
-        ({"name": "say", "inputSchema": TEXT}, r"tool 'say' has no description to show to the policy"),
-        (
-            {**SAY, "inputSchema": {**TEXT, "properties": {"text": {"$ref": "#/no"}}}},
-            r"the schema of tool 'say' refers to '#/no', which is not in it",
         ),
     ],
 )

@@ -7,22 +7,21 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from places import SUPPORT
-from scripted import ScriptedEngine, env_loop, reset_when_free
+from scripted import reset_when_free
 from servers import Served
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import ToolError
-from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.tools import shared_tools
 from rapo_rllib.tools.mcp import server
-from rapo_rllib.types import Question, TrajectoryGroup
+from rapo_rllib.types import Question
 
 pytest.importorskip("mcp")
 pytestmark = pytest.mark.process
@@ -44,15 +43,6 @@ def environment(given: dict[str, Any]) -> ToolEnv:
 def noted(env: ToolEnv, text: str) -> tuple[str, str | None]:
     observation, _, _, _, info = env.step(f"<note>{text}</note>")
     return str(observation), info["tool_error"]
-
-
-def rolled_out(given: dict[str, Any], script: Callable[[str], str]) -> tuple[TrajectoryGroup, RolloutLoop]:
-    """Three trajectories, one call at a time: those of the others come later."""
-    tools = {"tools": [given], "max_tool_calls": 20}
-    loop = env_loop(lambda: ToolEnv(tools), ScriptedEngine(script), tool_workers=1)
-    (group,) = loop.run([ASKED])
-    loop.close()
-    return group, loop
 
 
 @pytest.fixture
@@ -99,32 +89,14 @@ def test_who_shares_a_session_with_a_server_that_hangs_is_told_that_it_is_lost()
     assert noted(fresh, "d") == ("d", None)
 
 
-@pytest.mark.usefixtures("hang_is_short")
-@pytest.mark.parametrize(("how", "ends"), [("hang", ["answer"] * 3), ("stop", ["answer", "error", "error"])])
-def test_in_a_rollout_a_server_that_hangs_costs_the_others_and_a_call_that_hangs_none(how: str, ends: list[str]) -> None:
-    hung: list[bool] = []
-
-    def script(so_far: str) -> str:
-        done = so_far.count("</result>")
-        if done == 1 and not hung:
-            hung.append(True)
-            return f"<note>{how}</note>"
-        return "<answer>3</answer>" if done == 2 else f"<note>{'ab'[done]}</note>"
-
-    group, _ = rolled_out(entry(), script)
-    assert sorted(t.end for t in group.trajectories) == ends
-    failed = [[step.tool_error or "" for step in t.steps] for t in group.counted]
-    assert sorted(failed)[::-1] == [["", "timeout" if how == "hang" else "server", ""], *[["", "", ""]] * (len(failed) - 1)]
-
-
 def test_a_server_over_http_checks_the_token(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.start(NOTES_TOKEN="s3cret")
     monkeypatch.setenv("NOTES_PASS", "s3cret")
     env = environment(entry(url=served.url, token_env="NOTES_PASS"))
     assert noted(env, "a") == ("a", None)
     monkeypatch.setenv("NOTES_WRONG", "gu3ss")
-    wrong = "HTTP 401 Unauthorized: the server does not take the token in the environment variable NOTES_WRONG"
-    none = "HTTP 401 Unauthorized: name the environment variable that holds a token of the server in mcp.token_env"
+    wrong = "HTTP 401 Unauthorized: .*whether the server takes the token in NOTES_WRONG"
+    none = "HTTP 401 Unauthorized: .*whether it needs a token"
     for given, message in (({"token_env": "NOTES_WRONG"}, wrong), ({}, none), ({"state": "none"}, none)):
         with pytest.raises(ValueError, match=f"{re.escape(served.url)}' does not answer: {message}") as caught:
             shared_tools(entry(url=served.url, **given))
@@ -136,7 +108,7 @@ def test_a_server_over_http_checks_the_token(served: Served, monkeypatch: pytest
 
 def test_a_path_without_a_server(served: Served) -> None:
     served.start()
-    with pytest.raises(ValueError, match=r"/other' does not answer: HTTP 404 Not Found: no MCP server has this path"):
+    with pytest.raises(ValueError, match=r"/other' does not answer: HTTP 404 Not Found: see whether mcp.url is right"):
         shared_tools(entry(url=served.url.replace("/mcp", "/other")))
 
 
@@ -170,21 +142,6 @@ def test_a_server_over_http_that_was_started_again_has_forgotten(served: Served,
             env.step(call.format(text))
     reset_when_free(env, ASKED)  # once the lost session has left its place
     assert env.step(call.format("e"))[0] == "e"
-
-
-def test_in_a_rollout_a_server_that_was_started_again_costs_who_had_a_state_there(served: Served) -> None:
-    served.start()
-    first = served.process
-
-    def script(so_far: str) -> str:
-        done = so_far.count("</result>")
-        if done == 1 and served.process is first:
-            served.start()
-        return "<answer>3</answer>" if done == 2 else f"<note>{'ab'[done]}</note>"
-
-    group, loop = rolled_out(entry(url=served.url), script)
-    assert 1 <= loop.stats.ends["error"] <= 3 and not loop.stats.tool_failures
-    assert all([step.observation for step in t.steps[:2]] == ["a", "a b"] for t in group.counted)
 
 
 def test_without_sessions_nothing_would_tell_that_a_server_was_started_again(served: Served) -> None:

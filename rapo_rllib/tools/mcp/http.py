@@ -31,7 +31,7 @@ class HttpWatch:
         self._token_env = token_env
         self.has_session = False  # the server gave an id, so that it can say when it knows the session no more
         self.forgotten = ""  # how the server said that it does not know the session; empty: it did not
-        self._status = 0  # of the last response, if it was an error
+        self._refused = ""  # status of the last response, if it was an error
 
     def client(self) -> httpx2.AsyncClient:
         """A client whose responses are looked at."""
@@ -46,33 +46,14 @@ class HttpWatch:
     async def see(self, response: Any) -> None:
         """Record a response."""
         status, asked = response.status_code, response.request
-        self._status = status if status >= HTTPStatus.BAD_REQUEST else 0
+        said = f"HTTP {status} {response.reason_phrase}"
+        self._refused = said if status >= HTTPStatus.BAD_REQUEST else ""
         self.has_session = self.has_session or SESSION in response.headers
         if SESSION in asked.headers and status in _FORGOTTEN and asked.method != "DELETE":
-            self.forgotten = (
-                f"the server does not know the session any more ({_named(status)}): it was started again, or ended it"
-            )
+            self.forgotten = f"the server does not know the session any more ({said}): it was started again, or ended it"
 
     @property
     def problem(self) -> str:
-        """The status of the last response and what to do about it; empty: it was no error."""
-        if not self._status:
-            return ""
-        return f"{_named(self._status)}{self._advice()}"
-
-    def _advice(self) -> str:
-        if self._status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            if self._token_env is None:
-                return ": name the environment variable that holds a token of the server in mcp.token_env"
-            return (
-                f": the server does not take the token in the environment variable {self._token_env}; set it where you "
-                "start the job"
-            )
-        if self._status == HTTPStatus.NOT_FOUND:
-            return ": no MCP server has this path; see mcp.url (many have /mcp)"
-        return ""
-
-
-def _named(status: int) -> str:
-    names = {one.value: one.phrase for one in HTTPStatus}
-    return f"HTTP {status} {names.get(status, '')}".strip()
+        """The status of the last response and what to look at; empty: it was no error."""
+        token = f"the server takes the token in {self._token_env}" if self._token_env else "it needs a token (mcp.token_env)"
+        return self._refused and f"{self._refused}: see whether mcp.url is right (many have /mcp), and whether {token}"

@@ -229,8 +229,6 @@ def _shown_tools(found: list[Any], options: McpOptions) -> list[Any]:
     if not shown:
         raise ValueError(f"{where} has no tools")
     for tool in shown:
-        if names.count(tool.name) > 1:
-            raise ValueError(f"{where} has two tools called {tool.name!r}: name others in mcp.only")
         if not (tool.description or "").strip():
             raise ValueError(f"{where}: tool {tool.name!r} has no description to show to the policy: name others in mcp.only")
     key = options.state_key
