@@ -43,7 +43,7 @@ def test_objective_needs_no_ray() -> None:
     "arguments",
     [
         ["--help"],
-        ["train", "--help"],
+        ["train", "file", "--help"],
         ["corpus", "--help"],
         ["corpus", "build", "--help"],
         ["buffer", "import", "--help"],

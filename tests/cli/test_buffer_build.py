@@ -210,18 +210,3 @@ def test_an_agent_that_is_not_there(folder: Path, agent: str, message: str) -> N
     (folder / "checkpoint").mkdir()
     (folder / "checkpoint" / "rllib_checkpoint.json").write_text("{}")
     assert message in run("buffer", "build", "job.yaml", "--agent", agent, status=1)
-
-
-def test_a_wrong_key_ends_the_build(folder: Path) -> None:
-    with local_service(lambda _: Reply({"error": "no key"}, 401)) as server:
-        output = run(*arguments(server, "--agent-key-env", "MY_KEY"), status=1)
-    assert "status 401" in output and "MY_KEY" in output
-
-
-def test_other_settings_need_other_files(folder: Path) -> None:
-    with local_service(Solver()) as server:
-        run(*arguments(server, "--max-questions", "1"))
-        output = run(*arguments(server, "--max-questions", "1", "--temperature", "0.1"), status=1)
-        assert "temperature was 1.0 and is 0.1" in output
-        run(*arguments(server, "--max-questions", "1", "--temperature", "0.1", "--output", "cooler"))
-    assert set(attempts("cooler")) == {"sums-1"}

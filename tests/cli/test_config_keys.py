@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import ray
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from typer.testing import CliRunner
 
+import rapo_rllib
 from rapo_rllib import RAPOConfig
 from rapo_rllib.cli.main import app
 from rapo_rllib.cli.reference import ConfigKey, config_sections, markdown
@@ -59,15 +61,9 @@ def test_keys_that_another_key_sets_are_not_offered(keys: dict[str, ConfigKey]) 
     assert not {"step_trace_buffer.level", "step_trace_buffer.growth"} & set(keys)
 
 
-@pytest.mark.parametrize("key", ["retrieval_level", "transcripts", "kl_coeff"])
-def test_training_sets_the_attribute_that_is_read(key: str) -> None:
-    value = {"retrieval_level": "trajectory", "transcripts": True}.get(key, 0.25)
-    assert getattr(RAPOConfig().training(**{key: value}), key) == value
-
-
-def test_training_has_no_parameter_that_is_no_attribute() -> None:
-    with pytest.raises(ValueError, match="unknown key 'level'"):
-        RAPOConfig().training(level="step")
+def test_the_command_tells_its_version() -> None:
+    said = CliRunner().invoke(app, ["--version"]).output
+    assert said == f"rapo_rllib {rapo_rllib.__version__} with Ray {ray.__version__}\n"
 
 
 def test_the_command_looks_for_words() -> None:
