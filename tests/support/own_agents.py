@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -192,11 +190,6 @@ def writes_long_texts(question: str, base_url: str) -> str:
     except BadRequestError:
         return "\\boxed{9}"
     return ""
-
-
-def notes_its_process(base_url: str, path: str) -> None:
-    Path(path).write_text(str(os.getpid()), encoding="utf-8")
-    time.sleep(60)
 
 
 def crashes(question: str, base_url: str) -> str:
