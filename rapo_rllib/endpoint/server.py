@@ -10,8 +10,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -31,7 +30,6 @@ _CLIENT_GONE = 499  # nobody reads it
 _OVER = "this trajectory has ended"
 
 Put = Callable[[Ask], None]
-Read = Callable[[bytes, Mapping[str, str]], tuple[Ask, wire.Form]]
 
 
 class Endpoint:
@@ -44,8 +42,7 @@ class Endpoint:
     def __init__(self) -> None:
         self._puts: dict[str, Put] = {}
         routes = [
-            Route("/{trajectory}/v1/chat/completions", partial(self._served, read=wire.read_chat), methods=["POST"]),
-            Route("/{trajectory}/v1/completions", partial(self._served, read=wire.read_completion), methods=["POST"]),
+            Route("/{trajectory}/v1/chat/completions", self._served, methods=["POST"]),
             Route("/{trajectory}/v1/models", self._models, methods=["GET"]),
         ]
         listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -87,9 +84,9 @@ class Endpoint:
     async def _models(self, request: Request) -> Response:
         return Response(wire.models(), media_type=wire.JSON)
 
-    async def _served(self, request: Request, read: Read) -> Response:
+    async def _served(self, request: Request) -> Response:
         try:
-            ask, form = read(await _body(request), request.headers)
+            ask, form = wire.read_chat(await _body(request), request.headers)
         except RequestError as wrong:
             return _refused(wrong)
         put = self._puts.get(request.path_params["trajectory"])

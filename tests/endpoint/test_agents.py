@@ -144,11 +144,6 @@ def test_tokens_and_masks_are_those_of_questions(make: Any, family: str, agent: 
     reference.close()
 
 
-def test_an_agent_may_ask_for_no_retrieval(make: Any) -> None:
-    for trajectory in make("without_retrieval", num_hybrid=2).run(chance=1.0):
-        assert trajectory.end == "answer" and not trajectory.retrievals
-
-
 def test_a_rewritten_history_is_a_sequence_of_its_own(make: Any) -> None:
     made = make("rewrites", script=lambda so_far: nine("") if "tool_response" in so_far else call("3 + 5"))
     for trajectory in made.run():
@@ -227,14 +222,6 @@ def test_a_turn_that_the_agent_ends(make: Any) -> None:
         first = trajectory.steps[0].stop
         assert (trajectory.end, trajectory.reward, len(trajectory.steps), trajectory.others) == ("answer", 1.0, 2, [])
         assert trajectory.token_ids[first] == made.chat.end_ids[0] and trajectory.kinds[first] == TokenKind.OBSERVATION
-
-
-def test_texts_go_on_in_tokens(make: Any) -> None:
-    made = make("texts", script=lambda so_far: " 9")
-    for trajectory in made.run():
-        assert (len(trajectory.steps), trajectory.others) == (2, [])
-        assert made.tokenizer.decode(trajectory.prompt_ids) == f"Question: {QUESTION.text}\nAnswer:"
-        assert trajectory.text.startswith(" 9")
 
 
 @pytest.mark.parametrize(
@@ -418,23 +405,6 @@ def test_tools_that_are_not_to_be_called_stay_in_the_prompt(make: Any) -> None:
     for trajectory in make("sums_up", script=lambda so_far: call("3 + 5")).run():
         assert (trajectory.others, len(trajectory.steps), trajectory.end) == ([], 2, "answer")
         assert [step.tool for step in trajectory.steps] == ["calculator", None]
-
-
-def test_a_text_that_is_far_too_long_is_not_encoded(make: Any) -> None:
-    made = make("writes_long_texts", script=lambda so_far: " 9", group_size=1)
-    encode, longest = made.tokenizer.encode, 0
-
-    def encoded(text: str, **more: Any) -> list[int]:
-        nonlocal longest
-        longest = max(longest, len(text))
-        return list(encode(text, **more))
-
-    made.tokenizer.encode = encoded
-    try:
-        (trajectory,) = made.run()
-    finally:
-        del made.tokenizer.encode
-    assert trajectory.end == "answer" and longest < 10_000
 
 
 def stepwise(predicted: Any, question: Question, episode: Any) -> Score:

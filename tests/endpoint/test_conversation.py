@@ -120,10 +120,3 @@ def test_a_refused_request_may_be_asked_again() -> None:
     with pytest.raises(RequestError, match="too long"):
         first.answer.result()
     assert recorder.earlier(ask(SYSTEM, USER, again=True)) is None
-
-
-def test_texts_go_on_behind_what_was_written() -> None:
-    recorder = Recorder()
-    answered(recorder, Ask(text="Q: 3 + 5\nA:"), said(" 8"))
-    assert recorder.find(Ask(text="Q: 3 + 5\nA: 8\nQ: 1")) == Place(0, Point(0, 1), len("Q: 3 + 5\nA: 8"))
-    assert recorder.find(Ask(text="Q: 3 + 5\nA: 9")) == Place(1)
