@@ -14,9 +14,8 @@ from rapo_rllib.endpoint.function import GIVEN, agent_function, bound
 from rapo_rllib.envs.options import ToolEnvOptions
 from rapo_rllib.envs.questions import Questions, QuestionsOptions
 from rapo_rllib.protocol.answers import Answers
-from rapo_rllib.protocol.native import NativeProtocol
 from rapo_rllib.rewards import EpisodeStep
-from rapo_rllib.settings import OffPolicySettings, ProtocolSettings
+from rapo_rllib.settings import OffPolicySettings
 from rapo_rllib.settings.knobs import knob
 from rapo_rllib.types import Question
 from rapo_rllib.validation import require
@@ -64,18 +63,6 @@ def check_begins(off_policy: OffPolicySettings) -> None:
     for key in ("expert_start_share", "expert_step_share"):
         if value := getattr(off_policy, key):
             raise ValueError(f"{key} = {value} with an agent: it begins by itself, not behind an expert's steps; set it to 0")
-
-
-def check_shows_tools(protocol: ProtocolSettings, questions: Sequence[Question], tokenizer: Any) -> None:
-    """Raise ``ValueError`` where rows name tools, which an agent offers, and the chat template of the model shows none."""
-    if named := next((question.tools for question in questions if question.tools), None):
-        parameters = {"type": "object", "properties": {"text": {"type": "string"}}}
-        schema = {"type": "function", "function": {"name": named[0], "description": "", "parameters": parameters}}
-        try:
-            NativeProtocol(tokenizer, protocol, [schema])
-        except ValueError as error:
-            said = f"env_config.dataset: rows have tools, {named[0]!r} say, which the model cannot be offered"
-            raise ValueError(f"{said}: {error}") from error
 
 
 class AgentEnv(Questions):

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ from pages import REPOSITORY, blocks
 from places import SUPPORT
 
 from rapo_rllib.batching.training_batch import TrainingBatch
-from rapo_rllib.endpoint.env import AgentEnv, check_shows_tools
+from rapo_rllib.endpoint.env import AgentEnv
 from rapo_rllib.endpoint.loop import MOST_CHATS, Agents
 from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
 from rapo_rllib.env_runner.episodes import EpisodeObserver
@@ -470,13 +469,10 @@ def test_rows_may_have_tools_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_model_without_tools_is_refused_once(smollm2: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Before the job starts, where rows say that there are tools; else with one line in the log, and each of its requests."""
+    """With one line in the log, and each of its requests."""
     tokenizer = tokenizer_of("qwen25", smollm2)
     tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     tokenizer.chat_template += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    check_shows_tools(SETTINGS, [QUESTION], tokenizer)
-    with pytest.raises(ValueError, match=r"env_config\.dataset: rows have tools, 'search' say, .* does not show tools"):
-        check_shows_tools(SETTINGS, [QUESTION, replace(QUESTION, tools=("search",))], tokenizer)
     env = AgentEnv({"agent": "own_agents:loop", "dataset": "unread.jsonl", "protocol": SETTINGS})
     agents = Agents(make_protocol(tokenizer, SETTINGS, env), None)  # type: ignore[arg-type]
     for tool in (CALCULATOR, {**CALCULATOR, "function": {**CALCULATOR["function"], "name": "other"}}):
