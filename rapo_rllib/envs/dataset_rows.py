@@ -57,7 +57,7 @@ def question_from_row(
     if answers is None and (needs_answer or answer_field):
         raise ValueError(_missing("answer", where, row, answer_field, _ANSWER_FIELDS))
     first, *more = answers or [""]
-    aliases = tuple(dict.fromkeys([*more, *accepted(row.get("aliases"))]))
+    aliases = tuple(dict.fromkeys([*more, *accepted(row.get("aliases")), *accepted(row.get("answer_aliases"))]))
     ability = row.get("ability")
     source = id.rpartition("-")[0] + (f"/{ability}" if isinstance(ability, str) else "")
     tools, schemas = read_tools(row.get(TOOLS_FIELD), where)
