@@ -86,7 +86,7 @@ class Endpoint:
 
     async def _served(self, request: Request) -> Response:
         try:
-            ask, form = wire.read_chat(await _body(request), request.headers)
+            ask, form = wire.read_chat(await _body(request))
         except RequestError as wrong:
             return _refused(wrong)
         put = self._puts.get(request.path_params["trajectory"])
