@@ -24,8 +24,7 @@ TOOLS_FIELD = "tools"
 _QUESTION_FIELDS = ("extra_info.question", "problem", "question")
 _ANSWER_FIELDS = ("reward_model.ground_truth", "answer", "answers", "golden_answers", "reward_model.ground_truth.target")
 _GSM8K_MARK = "####"
-# the roles that may follow one
-_BEHIND = {"system": ("user",), "user": ("assistant",), "assistant": ("user", "tool"), "tool": ("assistant", "tool")}
+_ROLES = ("system", "user", "assistant", "tool")
 _MORE = {"assistant": ("tool_calls", "reasoning_content"), "tool": ("name", "tool_call_id")}  # fields that templates read
 
 
@@ -62,11 +61,6 @@ def question_from_row(
     source = id.rpartition("-")[0] + (f"/{ability}" if isinstance(ability, str) else "")
     tools, schemas = read_tools(row.get(TOOLS_FIELD), where)
     return Question(id, text, first, aliases, source=source, turns=turns, tools=tools, schemas=schemas, columns=row)
-
-
-def question_text(row: Mapping[str, Any], where: str, question_field: str | None = None) -> str:
-    """The question of one row, whether it has an answer or not. Arguments and errors as of :func:`question_from_row`."""
-    return _asked(row, where, question_field)[0]
 
 
 def _asked(row: Mapping[str, Any], where: str, question_field: str | None) -> tuple[str, Turns]:
@@ -128,18 +122,10 @@ def read_turns(value: Sequence[Any], where: str, key: str) -> tuple[str, Turns]:
         key: of the column.
 
     Raises:
-        ValueError: a turn without role or text, a role that is none, or turns that do not follow one another.
+        ValueError: a turn without role or text, a role that is none, or no question.
     """
     turns = [_turn(item, f"{where}: {key}: turn {number}") for number, item in enumerate(value, start=1)]
-    before, asked = "system", None
-    for number, (role, *_) in enumerate(turns):
-        wanted = _BEHIND[before]
-        if role not in wanted and (number or role != "system"):
-            raise ValueError(
-                f"{where}: {key}: turn {number + 1} is of {role!r}, where one of {' or '.join(map(repr, wanted))} must stand: "
-                "behind a system prompt turns of user and assistant alternate, and those of tools stand behind an assistant's"
-            )
-        before, asked = role, number if role == "user" else asked
+    asked = max((number for number, (role, *_) in enumerate(turns) if role == "user"), default=None)
     if asked is None or not turns[asked][1].strip():
         raise ValueError(f"{where}: {key}: holds no question, a turn of 'user' with a text")
     return turns[asked][1].strip(), tuple(turns[:asked])
@@ -154,7 +140,7 @@ def _turn(item: Any, where: str) -> tuple[Any, ...]:
         content = ""
     if not isinstance(content, str):
         raise ValueError(f"{where}: must be a mapping of role and content, a text; got {str(item)[:200]}")
-    if not isinstance(role, str) or role not in _BEHIND:
+    if not isinstance(role, str) or role not in _ROLES:
         raise ValueError(f"{where}: role = {role!r}: must be system, user, assistant or tool")
     if "tool_calls" in more:
         calls = more["tool_calls"]
