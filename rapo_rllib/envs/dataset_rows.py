@@ -54,7 +54,7 @@ def question_from_row(
     names = (answer_field,) if answer_field else _ANSWER_FIELDS
     answers = next(filter(None, (accepted(field_value(row, name)) for name in names)), None)  # of the first that holds one
     if answers is None and (needs_answer or answer_field):
-        raise ValueError(_missing("answer", where, row, answer_field, _ANSWER_FIELDS))
+        raise ValueError(_missing("answer", where, row, names))
     first, *more = answers or [""]
     aliases = tuple(dict.fromkeys([*more, *accepted(row.get("aliases")), *accepted(row.get("answer_aliases"))]))
     ability = row.get("ability")
@@ -76,7 +76,7 @@ def _asked(row: Mapping[str, Any], where: str, question_field: str | None) -> tu
     empty = next((name for name in chats if values[name] == []), None)
     if empty is not None:
         return read_turns([], where, empty)
-    raise ValueError(_missing("question", where, row, question_field, _QUESTION_FIELDS))
+    raise ValueError(_missing("question", where, row, names))
 
 
 def field_value(row: Any, dotted: str) -> Any:
@@ -104,10 +104,8 @@ def accepted(value: Any) -> list[str]:
     return found
 
 
-def _missing(what: str, where: str, row: Mapping[str, Any], named: str | None, tried: tuple[str, ...]) -> str:
+def _missing(what: str, where: str, row: Mapping[str, Any], tried: tuple[str, ...]) -> str:
     fields = ", ".join(map(str, row)) or "none"
-    if named:
-        return f"{where}: field {named!r} (env_config.{what}_field) holds no {what}; fields of this row: {fields}"
     return f"{where}: no {what} in {', '.join(tried)}; fields of this row: {fields}. Name one in env_config.{what}_field"
 
 
