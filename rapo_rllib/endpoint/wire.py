@@ -48,7 +48,7 @@ class Form:
         blank: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": None}
         if not self.stream:
             return json.dumps({**head, "choices": [blank | {"message": _message(answer), **told}], "usage": _usage(answer)})
-        said = [{"delta": _message(answer, stream=True)}, {"delta": {}, **told}]
+        said: list[dict[str, Any]] = [{"delta": _message(answer, stream=True)}, {"delta": {}, **told}]
         parts: list[dict[str, Any]] = [{"choices": [blank | one]} for one in said]
         parts += [{"choices": [], "usage": _usage(answer)}] if self.usage else []
         return "".join(f"data: {json.dumps({**head, **part})}\n\n" for part in parts) + "data: [DONE]\n\n"
