@@ -26,6 +26,7 @@ from rapo_rllib.services.http_json import JsonService
 
 KEY_VARIABLE = "AGENT_API_KEY"
 MAX_STOP_STRINGS = 4  # that OpenAI's own endpoint takes; what others would have stopped is cut off here
+ATTEMPTS, _PATIENCE_S = 8, 300.0  # tries of one request, while the endpoint is busy or does not answer, and seconds of these
 _HOPELESS = (401, 403, 404)  # no other request would be answered either
 _SHOWN = 300  # characters of an error's answer
 _MOMENT_S = 0.02  # that a tool's result may wait while all wait for the endpoint
@@ -41,8 +42,6 @@ class EndpointOptions:
     timeout_s: float = 120.0  # of one try
     concurrency: int = 16  # requests at a time
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields of the request; null leaves one of ours out
-    attempts: int = 8  # tries of one request, while the endpoint is busy or does not answer
-    patience_s: float = 300.0  # no further try begins after so long
 
     def __post_init__(self) -> None:
         if self.key_variable:
@@ -76,7 +75,7 @@ class EndpointEngine:
     def __init__(self, options: EndpointOptions, chat: ChatProtocol) -> None:
         self._options, self._chat = options, chat
         self._url = f"{options.address.rstrip('/')}/chat/completions"
-        self._service = JsonService("agent", options.timeout_s, options.attempts, options.patience_s)
+        self._service = JsonService("agent", options.timeout_s, ATTEMPTS, _PATIENCE_S)
         self._threads = CallThreads(options.concurrency, "rapo-agent")
         self._running: dict[Future[WrittenStep], GenerationRequest] = {}
         self._done: SimpleQueue[Future[WrittenStep]] = SimpleQueue()
@@ -185,7 +184,7 @@ def written_step(reply: Any, stop: Sequence[str]) -> WrittenStep:
     """
     try:
         choice = reply["choices"][0]
-        text = choice["message"]["content"] if "message" in choice else choice["text"]
+        text = choice["message"]["content"]
     except (KeyError, IndexError, TypeError):
         raise ServiceError("agent answers with something that is no completion", 200) from None
     if isinstance(text, list):  # in parts, as some endpoints write it

@@ -29,7 +29,6 @@ from rapo_rllib.types import Question
 
 SETTINGS, TRANSCRIPTS = "settings.json", "transcripts.jsonl"
 Key = tuple[str, str, str]  # model, benchmark, question id
-_SHOWN = 60  # characters of a value
 _ATTEMPT = {name: [str] if get_origin(kind) is tuple else kind for name, kind in get_type_hints(Attempt).items()}
 _ROW = {**dict.fromkeys(("model", "benchmark", "question_id", "question"), str), "gold": [str], **_ATTEMPT}
 
@@ -103,11 +102,10 @@ class Journal:
         if content := file.read():
             before = flattened(parsed(content, dict, str(self.folder / SETTINGS)), ".")
             now = flattened(self._made_of, ".")
-            told = [f"{name} was {_shown(before, name)} and is {_shown(now, name)}" for name in differing(before, now)]
-            if told:
+            if told := differing(before, now):
                 raise ValueError(
-                    f"{self.folder / SETTINGS} is of another command: {'; '.join(told)}. Repeat that command to go on, or name "
-                    "another --output"
+                    f"{self.folder / SETTINGS} is of another command, with other {', '.join(told)}. Repeat that command to go "
+                    "on, or name another --output"
                 )
         elif self.transcripts.exists():
             raise ValueError(f"{self.folder} holds {TRANSCRIPTS} of another command: name another --output")
@@ -165,10 +163,6 @@ def _sync(path: Path) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
-
-
-def _shown(values: Mapping[str, Any], name: str) -> str:
-    return repr(values[name])[:_SHOWN] if name in values else "not there"
 
 
 def _blocks(file: IO[bytes], size: int) -> Iterator[list[bytes]]:

@@ -19,13 +19,10 @@ from rapo_rllib.agents.endpoint import EndpointEngine, EndpointOptions
 from rapo_rllib.checkpoints.folder import MANIFEST, check_whole
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.errors import CheckpointError
-from rapo_rllib.models.loading import check_model, load_tokenizer, resolve_model
+from rapo_rllib.models.loading import check_model, resolve_model
 from rapo_rllib.protocol.chat import ChatProtocol
-from rapo_rllib.protocol.make import make_protocol
-from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.retriever import RetrievalFailures, Retriever
-from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
 from rapo_rllib.settings import ModelSettings, RolloutSettings, Settings
 
 AT_ONCE = 2  # trajectories, in multiples of the requests that the engine runs at a time: half of them may wait for tools
@@ -142,12 +139,12 @@ def _vllm_agent(
     model = ModelSettings(name_or_path=policy_folder(choice.name, choice.option), trust_remote_code=trusted)
     check_model(model.name_or_path, key=choice.option)
     if settings.protocol.format != "tags":  # those take any model
-        _protocol_of(settings, source, model)
+        source.protocol(replace(settings, model=model))
 
     def opened() -> OffPolicyAgent:
         from rapo_rllib.rollout.vllm.engine import VLLMEngine
 
-        chat = _protocol_of(settings, source, model)
+        chat = source.protocol(replace(settings, model=model))
         engine_settings = replace(settings.engine, sleep=False)
         longest = rollout.max_prompt_tokens + rollout.max_response_tokens
         engine = VLLMEngine(resolve_model(model.name_or_path), engine_settings, max_model_len=longest, seed=seed or 0)
@@ -169,19 +166,10 @@ def _endpoint_agent(
         )
 
     def opened() -> OffPolicyAgent:
-        chat = _protocol_of(settings, source, settings.model)
+        chat = source.protocol(settings)
         assert isinstance(chat, ChatProtocol)  # of tags
         envs, rollout = EnvPool(source.env_maker(), chat.settings.answer_tag), choice.rollout_in(settings)
         budgets = replace(rollout, tool_workers=max(rollout.num_tool_workers, endpoint.concurrency))
         return OffPolicyAgent(EndpointEngine(endpoint, chat), chat, envs, budgets, endpoint.concurrency, choice.seed)
 
     return opened
-
-
-def _protocol_of(settings: Settings, source: QuestionSource, model: ModelSettings) -> RolloutProtocol:
-    """The job's protocol with the tokenizer of ``model``. ``ValueError`` where there can be none."""
-    env = source.env_maker()()
-    try:
-        return make_protocol(load_tokenizer(model), settings.protocol, env, vllm_call_reader)
-    finally:
-        env.close()

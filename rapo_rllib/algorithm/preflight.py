@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.endpoint.env import AgentEnv, check_begins, check_shows_tools
+from rapo_rllib.endpoint.env import AgentEnv, check_begins
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.models.devices import check_build, engine_build
 from rapo_rllib.models.loading import load_causal_lm, load_tokenizer
@@ -60,8 +60,6 @@ def check_parts(config: RAPOConfig) -> None:
     if isinstance(env.unwrapped, ToolEnv):
         check_columns(env.unwrapped.options.scorer, questions)
     env.close()
-    if isinstance(env.unwrapped, AgentEnv):
-        check_shows_tools(settings.protocol, questions, load_tokenizer(model))
     if config.evaluation_interval or settings.run.evaluate_before_training:
         _check_evaluation(config)
     if settings.uses_retrieval:

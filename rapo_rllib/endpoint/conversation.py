@@ -41,16 +41,13 @@ class Answer:
 
 @dataclass
 class Ask:
-    """One request: messages, or a text to go on with; and its answer, which another thread waits for."""
+    """One request, and its answer, which another thread waits for."""
 
     messages: tuple[Message, ...] = ()
     tools: tuple[Schema, ...] = ()
-    text: str | None = None  # of /completions
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     reads_calls: bool = True  # else a call is text
-    retrieves: bool = True  # a retrieved step may be shown
-    again: bool = False  # the client says that it has asked this before
     answer: Future[Answer] = field(default_factory=Future)
     client_gone: bool = False  # before it had the answer
     repeats: list[Ask] = field(default_factory=list)  # the same request, asked again
@@ -64,11 +61,6 @@ class Ask:
         return self.client_gone and all(repeat.lost for repeat in self.repeats)
 
     @property
-    def answered(self) -> bool:
-        """Whether the policy has written its answer."""
-        return self.answer.done() and self.answer.exception() is None
-
-    @property
     def refused(self) -> bool:
         """Whether it has none."""
         return self.answer.done() and self.answer.exception() is not None
@@ -76,29 +68,20 @@ class Ask:
     @property
     def key(self) -> str:
         """Equal for equal requests."""
-        asked = self.text if self.text is not None else [_said(message) for message in self.messages]
+        asked = [_said(message) for message in self.messages]
         return _digest("", [asked, self.tools, self.reads_calls, self.max_tokens, self.stop])
 
     def said(self, matched: int = 0) -> str:
-        """Return its text behind the first ``matched`` messages, or characters of its text."""
-        if self.text is not None:
-            return self.text[matched:]
+        """Return its text behind the first ``matched`` messages."""
         return "\n".join(message["content"] for message in self.messages[matched:])
 
-    def prefixes(self, text_lengths: Sequence[int] = ()) -> Iterator[tuple[int, str]]:
-        """Yield (messages or characters of it, key of these), the longest first; of a text those of ``text_lengths``."""
-        if self.text is not None:
-            for length in sorted({n for n in text_lengths if n <= len(self.text)}, reverse=True):
-                yield length, _digest("text", self.text[:length])
-            return
+    def prefixes(self) -> Iterator[tuple[int, str]]:
+        """Yield (number of messages, key of these), the longest first."""
         yield from reversed(list(enumerate(_chain(self.tools, self.messages), start=1)))
 
-    def answered_key(self, answer: Answer) -> tuple[int, str]:
-        """Length and key of this request with its answer, as a later one has them."""
-        if self.text is not None:
-            whole = self.text + answer.text
-            return len(whole), _digest("text", whole)
-        return len(self.messages) + 1, _chain(self.tools, [*self.messages, answer.message])[-1]
+    def answered_key(self, answer: Answer) -> str:
+        """Key of this request with its answer, as a later one has it."""
+        return _chain(self.tools, [*self.messages, answer.message])[-1]
 
     def refuse(self, why: str) -> None:
         """Answer with an error, unless it is answered."""
@@ -128,7 +111,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a request goes on: its first ``matched`` messages (characters) are the tokens up to ``behind``."""
+    """Where a request goes on: its first ``matched`` messages are the tokens up to ``behind``."""
 
     sequence: int  # that is written
     behind: Point | None = None  # None: nothing of it is recorded, and the sequence begins with a prompt
@@ -150,24 +133,23 @@ class Recorder:
     def __init__(self) -> None:
         self._turns: list[int] = []  # of each sequence, with one that is being generated
         self._points: dict[str, list[Point]] = {}
-        self._text_lengths: list[int] = []
         self._asked: dict[str, Ask] = {}
 
     def earlier(self, ask: Ask) -> Ask | None:
-        """The equal request that ``ask`` repeats: its client says so, or that one's client has gone without the answer.
+        """The equal request that ``ask`` repeats: one whose client has gone without the answer.
 
         Else two equal requests are two samples. A request that repeats none is remembered.
         """
         key = ask.key
         known = self._asked.get(key)
-        if known is not None and (ask.again or known.lost) and not known.refused:
+        if known is not None and known.lost and not known.refused:
             return known
         self._asked[key] = ask
         return None
 
     def find(self, ask: Ask) -> Place:
         """The place behind the longest recorded prefix; at the end of a sequence, where one has it there."""
-        for length, key in ask.prefixes(self._text_lengths):
+        for length, key in ask.prefixes():
             points = self._points.get(key)
             if points:
                 free = [point for point in points if point.turns == self._turns[point.sequence]]
@@ -183,10 +165,8 @@ class Recorder:
 
     def record(self, place: Place, ask: Ask, answer: Answer) -> None:
         """Remember what the policy generated at a place that is claimed."""
-        length, key = ask.answered_key(answer)
-        if ask.text is not None:
-            self._text_lengths.append(length)
-        self._points.setdefault(key, []).append(Point(place.sequence, self._turns[place.sequence]))
+        point = Point(place.sequence, self._turns[place.sequence])
+        self._points.setdefault(ask.answered_key(answer), []).append(point)
 
 
 def _chain(tools: Sequence[Schema], messages: Sequence[Message]) -> list[str]:

@@ -1,24 +1,21 @@
 """``rapo/agent``: questions of a data set, which an agent with a loop of its own answers. docs/agents.md.
 
-env_config.agent, .command -> AgentOptions;   what the agent returned -> AgentEnv.step -> reward
+env_config.agent -> AgentOptions;   what the agent returned -> AgentEnv.step -> reward
 """
 
 from __future__ import annotations
 
-import inspect
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, ClassVar
 
-from rapo_rllib.endpoint.function import GIVEN, agent_function
+from rapo_rllib.endpoint.function import GIVEN, agent_function, bound
 from rapo_rllib.envs.options import ToolEnvOptions
 from rapo_rllib.envs.questions import Questions, QuestionsOptions
 from rapo_rllib.protocol.answers import Answers
-from rapo_rllib.protocol.native import NativeProtocol
 from rapo_rllib.rewards import EpisodeStep
-from rapo_rllib.settings import OffPolicySettings, ProtocolSettings
+from rapo_rllib.settings import OffPolicySettings
 from rapo_rllib.settings.knobs import knob
 from rapo_rllib.types import Question
 from rapo_rllib.validation import require
@@ -40,8 +37,6 @@ class AgentOptions(QuestionsOptions):
         "", "import path of a function, package.module:run, that returns an answer (a text) or a reward (a number)"
     )
     agent_options: dict = knob(dict, "further arguments of the function")
-    own_process: bool = knob(False, "call the function in a process of its own for each trajectory, which can be ended")
-    command: tuple[str, ...] = knob((), "a program in place of a function: it reads OPENAI_BASE_URL, and prints its answer")
     agent_timeout_s: float = knob(600.0, "deadline of the agent, from its start to its end", above=0)
     max_requests: int = knob(64, "turns that it may ask for in a trajectory; one more ends it", at_least=1)
 
@@ -54,31 +49,13 @@ class AgentOptions(QuestionsOptions):
         for key in _UNREAD:
             value, usual = attrgetter(key)(self), attrgetter(key)(ToolEnvOptions())
             require(value == usual, key, value, "an agent writes its own messages, and calls its own tools: leave it out")
-        require(bool(self.agent) != bool(self.command), "agent", self.agent, "name a function, or a program in command")
-        if self.agent:
-            self._check_function()
-            return
-        for name in ("agent_options", "own_process"):
-            require(not getattr(self, name), name, getattr(self, name), "is read for a function: leave it out with command")
-        require(shutil.which(self.command[0]) is not None, "command", self.command[0], "this machine has no such program")
+        try:
+            bound(agent_function(self.agent), dict.fromkeys(GIVEN), self.agent_options)
+        except TypeError as error:
+            raise ValueError(f"env_config.agent = {self.agent!r}, with agent_options: {error}") from error
 
     def check_rows(self, name: str, questions: Sequence[Question]) -> None:
         """Take rows with any tools: an agent reads in ``task.tools`` which it is to offer."""
-
-    def _check_function(self) -> None:
-        """Refuse a function that cannot be imported, or be called with what it is given."""
-        function = agent_function(self.agent)
-        parameters = inspect.signature(function).parameters.values()
-        named = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        needed = [p.name for p in parameters if p.name in named and p.default is p.empty]
-        any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        for name in needed:
-            rule = f"its argument {name!r} is none of {', '.join(GIVEN)}: give it in agent_options"
-            require(name in GIVEN or name in self.agent_options, "agent", self.agent, rule)
-        for name in self.agent_options:
-            require(any_name or name in named, "agent_options", name, f"{self.agent} has no argument of that name")
-            require(name not in GIVEN, "agent_options", name, "is given to each trajectory: leave it out")
-        require(any_name or "base_url" in named, "agent", self.agent, "takes no base_url, where it is to ask the policy")
 
 
 def check_begins(off_policy: OffPolicySettings) -> None:
@@ -86,18 +63,6 @@ def check_begins(off_policy: OffPolicySettings) -> None:
     for key in ("expert_start_share", "expert_step_share"):
         if value := getattr(off_policy, key):
             raise ValueError(f"{key} = {value} with an agent: it begins by itself, not behind an expert's steps; set it to 0")
-
-
-def check_shows_tools(protocol: ProtocolSettings, questions: Sequence[Question], tokenizer: Any) -> None:
-    """Raise ``ValueError`` where rows name tools, which an agent offers, and the chat template of the model shows none."""
-    if named := next((question.tools for question in questions if question.tools), None):
-        parameters = {"type": "object", "properties": {"text": {"type": "string"}}}
-        schema = {"type": "function", "function": {"name": named[0], "description": "", "parameters": parameters}}
-        try:
-            NativeProtocol(tokenizer, protocol, [schema])
-        except ValueError as error:
-            said = f"env_config.dataset: rows have tools, {named[0]!r} say, which the model cannot be offered"
-            raise ValueError(f"{said}: {error}") from error
 
 
 class AgentEnv(Questions):

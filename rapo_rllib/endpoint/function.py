@@ -1,6 +1,6 @@
-"""A user's function that is an agent: found by its import path, and called here or in a process of its own.
+"""A user's function that is an agent: found by its import path, and called on a thread, with a deadline.
 
-What a process of its own loads before it can call the function is this file and what it imports, so that is little.
+start_agent --base URL--> function --what it returned, or its error--> Ended
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import importlib
 import inspect
-import os
-import pickle
-import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.validation import require
+
+if TYPE_CHECKING:
+    from rapo_rllib.endpoint.env import AgentOptions
 
 GIVEN = ("question", "base_url", "task")  # arguments of an agent's function, each if it takes it
 
@@ -42,12 +43,19 @@ def agent_function(path: str) -> Callable[..., Any]:
     return function
 
 
+def bound(function: Callable[..., Any], given: Mapping[str, Any], options: Mapping[str, Any]) -> inspect.BoundArguments:
+    """Bind those of the ``given`` arguments that a function takes, and all ``options``. Raises ``TypeError`` as a call does."""
+    signature = inspect.signature(function)
+    any_name = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    taken = {name: value for name, value in given.items() if any_name or name in signature.parameters}
+    return signature.bind(**taken, **options)
+
+
 def call_function(path: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Call an agent's function with those of the ``given`` arguments that it takes, and all ``options``; await a coroutine."""
+    """Call an agent's function; await a coroutine."""
     function = agent_function(path)
-    parameters = inspect.signature(function).parameters
-    any_name = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    returned = function(**{name: value for name, value in given.items() if any_name or name in parameters}, **options)
+    arguments = bound(function, given, options)
+    returned = function(*arguments.args, **arguments.kwargs)
     return asyncio.run(_result(returned)) if inspect.isawaitable(returned) else returned
 
 
@@ -55,14 +63,25 @@ async def _result(returned: Any) -> Any:
     return await returned
 
 
-def call_for_parent() -> None:
-    """Call the function that standard input names; its end goes to standard output, what it prints to standard error."""
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    sys.path[:] = pickle.load(sys.stdin.buffer)
-    try:
-        ended = Ended(call_function(*pickle.load(sys.stdin.buffer)))
-    except (Exception, SystemExit) as error:
-        ended = Ended(error=f"the agent failed: {error!r}")
-    with out:
-        pickle.dump(ended, out)
+def start_agent(options: AgentOptions, given: Mapping[str, Any], tell: Callable[[Ended], None]) -> threading.Timer:
+    """Call an agent's function on a thread; return its deadline, which the caller cancels.
+
+    Args:
+        options: which, and its deadline.
+        given: the values of ``GIVEN``.
+        tell: called with its end, by another thread; more than once where its deadline comes first.
+    """
+
+    def run() -> None:
+        try:
+            ended = Ended(call_function(options.agent, given, options.agent_options))
+        except (Exception, SystemExit) as error:  # whatever it does costs its trajectory alone
+            ended = Ended(error=f"the agent failed: {error!r}")
+        tell(ended)
+
+    late = Ended(error=f"the agent has not ended in {options.agent_timeout_s:g} s (env_config.agent_timeout_s)", late=True)
+    deadline = threading.Timer(options.agent_timeout_s, tell, [late])
+    deadline.daemon = True
+    deadline.start()
+    threading.Thread(target=run, daemon=True, name="rapo-agent").start()
+    return deadline

@@ -10,8 +10,7 @@ import logging
 from collections.abc import Sequence
 from functools import lru_cache
 
-from rapo_rllib.endpoint.agent import Agent
-from rapo_rllib.endpoint.function import Ended
+from rapo_rllib.endpoint.function import GIVEN, Ended, start_agent
 from rapo_rllib.endpoint.server import Endpoint
 from rapo_rllib.endpoint.talk import Inbox, Talk
 from rapo_rllib.errors import EnvError, RequestError
@@ -49,10 +48,10 @@ class Agents:
         run.observer.started(episode)
         options, inbox = episode.env.unwrapped.options, Inbox()
         url = self._endpoint.open(inbox.put)
-        agent = Agent(options, episode.question, episode.trajectory.question_text, url, inbox.put)
+        given = dict(zip(GIVEN, (episode.trajectory.question_text, url, episode.question), strict=True))
         talk = Talk(self.chat_with, run, group, episode, inbox)
         limit = min(options.max_requests, episode.plan.settings.max_steps or options.max_requests)
-        agent.start()
+        deadline = start_agent(options, given, inbox.put)
         try:
             ended = await talk.serve(limit)
             if ended is not None and ended.late:
@@ -60,7 +59,7 @@ class Agents:
         finally:
             self._endpoint.close_url(url)
             inbox.close()
-            agent.stop()
+            deadline.cancel()
             talk.close()
         return await self._judge(run, episode, talk, ended)
 

@@ -9,9 +9,7 @@ import asyncio
 import secrets
 import socket
 import threading
-import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -22,30 +20,23 @@ from starlette.routing import Route
 
 from rapo_rllib.endpoint import wire
 from rapo_rllib.endpoint.conversation import Answer, Ask
-from rapo_rllib.errors import EngineError, RequestError
+from rapo_rllib.errors import RequestError
 
-MOST_BYTES = 8 << 20  # of a request
-_START_S = 30.0
+_STOP_S = 30.0
 _IDLE_S = 600  # of a connection: longer than clients keep one (httpx: 5 s), or it is closed from under a request
 _CLIENT_GONE = 499  # nobody reads it
 _OVER = "this trajectory has ended"
 
 Put = Callable[[Ask], None]
-Read = Callable[[bytes, Mapping[str, str]], tuple[Ask, wire.Form]]
 
 
 class Endpoint:
-    """Hands requests to the trajectories whose base URLs they came to, and their answers back.
-
-    Raises:
-        EngineError: it does not start.
-    """
+    """Hands requests to the trajectories whose base URLs they came to, and their answers back."""
 
     def __init__(self) -> None:
         self._puts: dict[str, Put] = {}
         routes = [
-            Route("/{trajectory}/v1/chat/completions", partial(self._served, read=wire.read_chat), methods=["POST"]),
-            Route("/{trajectory}/v1/completions", partial(self._served, read=wire.read_completion), methods=["POST"]),
+            Route("/{trajectory}/v1/chat/completions", self._served, methods=["POST"]),
             Route("/{trajectory}/v1/models", self._models, methods=["GET"]),
         ]
         listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -60,14 +51,9 @@ class Endpoint:
             timeout_keep_alive=_IDLE_S,
         )
         self._server = uvicorn.Server(settings)
-        arguments = {"sockets": [listening]}
+        arguments = {"sockets": [listening]}  # where requests wait until it has started
         self._thread = threading.Thread(target=self._server.run, kwargs=arguments, daemon=True, name="rapo-endpoint")
         self._thread.start()
-        deadline = time.monotonic() + _START_S
-        while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise EngineError("the endpoint that serves the policy to agents did not start on 127.0.0.1")
-            time.sleep(0.01)
 
     def open(self, put: Put) -> str:
         """Return a new base URL, whose requests are handed to ``put`` on the server's thread."""
@@ -82,14 +68,14 @@ class Endpoint:
     def close(self) -> None:
         """Stop serving."""
         self._server.should_exit = True
-        self._thread.join(_START_S)
+        self._thread.join(_STOP_S)
 
     async def _models(self, request: Request) -> Response:
         return Response(wire.models(), media_type=wire.JSON)
 
-    async def _served(self, request: Request, read: Read) -> Response:
+    async def _served(self, request: Request) -> Response:
         try:
-            ask, form = read(await _body(request), request.headers)
+            ask, form = wire.read_chat(await request.body())
         except RequestError as wrong:
             return _refused(wrong)
         put = self._puts.get(request.path_params["trajectory"])
@@ -102,15 +88,6 @@ class Endpoint:
         if isinstance(answer, RequestError):
             return _refused(answer)
         return Response(form.body(answer), media_type=form.media_type)
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise RequestError(f"the request is longer than {MOST_BYTES} bytes")
-    return bytes(body)
 
 
 async def _answer(request: Request, ask: Ask) -> Answer | RequestError | None:

@@ -24,7 +24,7 @@ from rapo_rllib.endpoint.function import Ended
 from rapo_rllib.errors import GivenUpError, RequestError
 from rapo_rllib.protocol.native import NativeProtocol
 from rapo_rllib.protocol.template import Message, num_common
-from rapo_rllib.protocol.turns import Piece, Schema, Turn
+from rapo_rllib.protocol.turns import Schema, Turn
 from rapo_rllib.rollout.coroutines import result_of
 from rapo_rllib.rollout.engine import Completion
 from rapo_rllib.rollout.episode import Episode, RunPlan
@@ -34,7 +34,6 @@ from rapo_rllib.types import TokenKind, ToolUse, Trajectory
 
 ChatWith = Callable[[Sequence[Schema]], NativeProtocol]
 _OVER = "this trajectory has ended"
-_MOST_CHARACTERS = 128  # of a token: a longer text is over its budget, and is not encoded to know that
 
 
 class Inbox:
@@ -83,7 +82,6 @@ class _Sequence:
     text: str  # of the last request, as the template writes it, with the thoughts of the turn that answered it
     thoughts: dict[int, str] = field(default_factory=dict)  # of the policy's turns, by their places among the messages
     ends: list[int] = field(default_factory=list)  # in the text, of the thoughts of the turns that were generated in it
-    asked: Ask = field(default_factory=Ask)  # the last request
 
 
 class Talk:
@@ -141,20 +139,19 @@ class Talk:
 
     async def _answered(self, ask: Ask) -> Answer:
         place, sequence = self._prepared(ask)
-        episode, sequence.asked = sequence.episode, ask
+        episode = sequence.episode
         self.refused, self._episode.trajectory.unfitting_tokens = "", 0  # the agent has found a way
         self._recorder.claim(place)
         if place.sequence == len(self._sequences):
             self._sequences.append(sequence)
-        if episode is self._episode and ask.retrieves:
+        if episode is self._episode:
             if place.behind is None:
                 await self._run.maybe_retrieve(episode, "trajectory")
-            elif ask.messages and ask.messages[-1]["role"] == "tool":
+            elif ask.messages[-1]["role"] == "tool":
                 await self._run.maybe_retrieve(episode, "step")
         if self._episode.closed:  # the agent has ended meanwhile
             raise RequestError(_OVER)
-        if ask.text is None:
-            episode.open_turn()
+        episode.open_turn()
         completion = await self._generated(episode, ask)
         if self._episode.closed:
             raise RequestError(_OVER)
@@ -193,13 +190,13 @@ class Talk:
         episode, said = sequence.episode, ask.said(place.matched)
         chat: Any = episode.plan.chat
         text, most = sequence.text, episode.plan.settings.max_response_tokens
-        self._check_length(len(said) // _MOST_CHARACTERS, most, "max_response_tokens")
-        if ask.text is None and chat.drops_thoughts:
+        if chat.drops_thoughts:
             messages = self._for_template(ask.messages, thoughts)
             text = self._rendered(chat.conversation_text, messages)
             if not text.startswith(sequence.text):
                 return replace(place, sequence=len(self._sequences)), self._anew(origin, thoughts, messages)
-        piece = self._added(ask, place.matched, episode)
+        ended = episode.trajectory.token_ids[-1] in chat.end_ids
+        piece = self._rendered(chat.turns, self._for_template(ask.messages[place.matched :]), ended)
         if not episode.append_turns(said, piece):
             before, length = len(episode.trajectory.prompt_ids), len(episode.trajectory.token_ids) + len(piece.token_ids)
             self._check_length(before + max(length, most + 1), before + most, "max_response_tokens")
@@ -224,26 +221,12 @@ class Talk:
         """A sequence that begins with a request."""
         plan = replace(self._episode.plan, chat=self._chat_with(ask.tools))
         chat: Any = plan.chat
-        most = plan.settings.max_prompt_tokens
-        self._check_length(len(ask.said()) // _MOST_CHARACTERS, most, "max_prompt_tokens")
-        if ask.text is None:
-            prompt, text = self._rendered(chat.conversation, self._for_template(ask.messages))
-        else:
-            prompt, text = chat.tokenizer.encode(ask.text), ask.text
-        self._check_length(len(prompt), most, "max_prompt_tokens")
+        prompt, text = self._rendered(chat.conversation, self._for_template(ask.messages))
+        self._check_length(len(prompt), plan.settings.max_prompt_tokens, "max_prompt_tokens")
         if self._sequences:
             return _Sequence(self._further(Trajectory(self._episode.question.id, prompt, own_prompt=True), plan), text)
         self._episode.plan, self._episode.trajectory.prompt_ids = plan, prompt
         return _Sequence(self._episode, text)
-
-    def _added(self, ask: Ask, matched: int, episode: Episode) -> Piece:
-        """Encode what a request adds behind a turn."""
-        chat: Any = episode.plan.chat
-        if ask.text is not None:
-            said = ask.said(matched)
-            return Piece(chat.tokenizer.encode(said, add_special_tokens=False), said)
-        ended = episode.trajectory.token_ids[-1] in chat.end_ids
-        return self._rendered(chat.turns, self._for_template(ask.messages[matched:]), ended)
 
     def _rendered(self, write: Callable[..., Any], *told: Any) -> Any:
         try:
@@ -293,7 +276,7 @@ class Talk:
 
     def _read(self, episode: Episode, turn: Turn, completion: Completion, ask: Ask) -> Answer:
         """The turn as the agent gets it; a call that could not be read stays text, as in any server."""
-        calls = [call for call in turn.calls if not call.problem] if ask.reads_calls and ask.text is None else []
+        calls = [call for call in turn.calls if not call.problem] if ask.reads_calls else []
         written = []
         for call in calls:
             id = f"{len(self._calls) + 1:09d}"
@@ -307,29 +290,15 @@ class Talk:
         return Answer(_text(turn, completion, ask), tuple(written), finish, asked, len(completion.token_ids))
 
     def close(self) -> None:
-        """Forget what is being generated, leave out what nobody got, and give the trajectory its other sequences."""
+        """Forget what is being generated, and give the trajectory its other sequences."""
         self._episode.closed = True
         self._run.engine.forget(self._under_way)
-        trajectories = [sequence.episode.trajectory for sequence in self._sequences]
-        for sequence, trajectory in zip(self._sequences, trajectories, strict=True):
-            if trajectory.steps and sequence.asked.lost and sequence.asked.answered:
-                _cut(trajectory)
-        self._episode.trajectory.others = [trajectory for trajectory in trajectories[1:] if trajectory.steps]
+        others = (sequence.episode.trajectory for sequence in self._sequences[1:])
+        self._episode.trajectory.others = [trajectory for trajectory in others if trajectory.steps]
 
 
 def _text(turn: Turn, completion: Completion, ask: Ask) -> str:
     """The text of a turn: without calls and thoughts, unless there is a call that is not read, or could not be."""
     if completion.finish == "stop":
         return next((completion.text.removesuffix(stop) for stop in ask.stop if completion.text.endswith(stop)), "")
-    if ask.text is not None:
-        return completion.text
     return str(turn) if turn.calls and (not ask.reads_calls or all(call.problem for call in turn.calls)) else turn.content
-
-
-def _cut(trajectory: Trajectory) -> None:
-    """Take the last turn away: it had no effect on anything."""
-    step = trajectory.steps.pop()
-    for values in (trajectory.token_ids, trajectory.kinds, trajectory.logprobs, trajectory.entropies):
-        del values[step.start :]  # type: ignore[attr-defined]
-    trajectory.text = trajectory.text[: step.text_start]
-    trajectory.version_changes = [change for change in trajectory.version_changes if change[0] < step.start]

@@ -1,6 +1,6 @@
 """OpenAI's protocol: bodies of requests, as vLLM's classes check them, to what is asked; answers to bodies.
 
-    body --read_chat, read_completion--> Ask, Form;   Answer --Form.body--> JSON, or server-sent events
+    body --read_chat--> Ask, Form;   Answer --Form.body--> JSON, or server-sent events
 
 How a token is sampled is the job's business: what a request says of it (top_p, penalties, seeds) is not followed, a
 ``tool_choice`` of ``required`` is ``auto``, and ``parallel_tool_calls`` is not read. What would be answered wrongly is refused.
@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMClientError
 
 from rapo_rllib.endpoint.conversation import Answer, Ask
@@ -26,7 +25,6 @@ from rapo_rllib.protocol.template import Message
 from rapo_rllib.protocol.turns import Schema
 
 MODEL = "policy"
-RETRY, RETRIEVE = "x-stainless-retry-count", "x-rapo-retrieve"  # headers: of OpenAI's clients; "off": no retrieved steps
 JSON, EVENTS = "application/json", "text/event-stream"
 
 
@@ -34,7 +32,6 @@ JSON, EVENTS = "application/json", "text/event-stream"
 class Form:
     """Form of an answer that is asked for."""
 
-    chat: bool
     stream: bool
     usage: bool  # a last chunk with it
 
@@ -46,57 +43,35 @@ class Form:
     def body(self, answer: Answer) -> str:
         """Write an answer in one piece, or as the events of a stream: the turn as a whole, its end, its usage if asked for."""
         told = {"finish_reason": answer.finish}
-        said: list[dict[str, Any]]
-        if not self.chat:
-            kind, said = "text_completion", [{"text": answer.text, **told}]
-        elif not self.stream:
-            kind, said = "chat.completion", [{"message": _message(answer), **told}]
-        else:
-            kind, said = "chat.completion.chunk", [{"delta": _message(answer, stream=True)}, {"delta": {}, **told}]
+        kind = "chat.completion.chunk" if self.stream else "chat.completion"
         head = {"id": f"rapo-{secrets.token_hex(8)}", "object": kind, "created": int(time.time()), "model": MODEL}
-        blank = {"index": 0, "logprobs": None, "finish_reason": None}
-        parts: list[dict[str, Any]] = [{"choices": [blank | one]} for one in said]
+        blank: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": None}
         if not self.stream:
-            return json.dumps({**head, **parts[0], "usage": _usage(answer)})
+            return json.dumps({**head, "choices": [blank | {"message": _message(answer), **told}], "usage": _usage(answer)})
+        said: list[dict[str, Any]] = [{"delta": _message(answer, stream=True)}, {"delta": {}, **told}]
+        parts: list[dict[str, Any]] = [{"choices": [blank | one]} for one in said]
         parts += [{"choices": [], "usage": _usage(answer)}] if self.usage else []
         return "".join(f"data: {json.dumps({**head, **part})}\n\n" for part in parts) + "data: [DONE]\n\n"
 
 
-def read_chat(body: bytes, headers: Mapping[str, str]) -> tuple[Ask, Form]:
+def read_chat(body: bytes) -> tuple[Ask, Form]:
     """Read a request for a turn. Raises ``RequestError`` saying what is wrong with it, or not served."""
     data = _mapping(body)
-    asked = _valid(ChatCompletionRequest, data)
-    _check_served(asked.n, asked.logprobs, asked.prompt_logprobs)
-    structured = asked.response_format is not None and asked.response_format.type != "text"
-    if structured or asked.structured_outputs is not None:
-        raise RequestError("response_format is not served: it would change what the policy samples; ask for it in words")
-    if asked.tool_choice not in (None, "none", "auto", "required"):
-        raise RequestError("tool_choice: one tool by its name is not served: it would change what the policy samples")
-    tools = tuple(_schema(tool) for tool in asked.tools or ())
-    names = [schema["function"]["name"] for schema in tools]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise RequestError(f"tools: two are called {twice!r}")
+    try:
+        asked = ChatCompletionRequest(**deepcopy(data))  # of a copy: it reads some lists only once
+    except (ValueError, TypeError, VLLMClientError) as wrong:
+        raise RequestError(f"the request is refused: {wrong}") from wrong
+    _check_served(asked)
     ask = Ask(
         messages=tuple(_plain(message, index) for index, message in enumerate(data["messages"])),
-        tools=tools,
+        tools=tuple(_schema(tool) for tool in asked.tools or ()),
         max_tokens=_most_tokens(asked.max_completion_tokens, vars(asked)["max_tokens"]),
         stop=_stop(asked.stop),
         reads_calls=asked.tool_choice != "none",  # the prompt has the tools all the same, so that the history goes on
-        **_told_by(headers),
     )
     if not ask.messages:
         raise RequestError("messages: must not be empty")
-    return ask, _form(True, asked)
-
-
-def read_completion(body: bytes, headers: Mapping[str, str]) -> tuple[Ask, Form]:
-    """Read a request to go on with a text. Raises as ``read_chat`` does."""
-    asked = _valid(CompletionRequest, _mapping(body))
-    _check_served(asked.n, asked.logprobs is not None, asked.prompt_logprobs)
-    if not isinstance(asked.prompt, str) or asked.echo or asked.suffix:
-        raise RequestError("completions: prompt must be one text; echo and suffix are not served")
-    ask = Ask(text=asked.prompt, max_tokens=_most_tokens(asked.max_tokens), stop=_stop(asked.stop), **_told_by(headers))
-    return ask, _form(False, asked)
+    return ask, Form(bool(asked.stream), bool(asked.stream_options and asked.stream_options.include_usage))
 
 
 def models() -> str:
@@ -107,8 +82,7 @@ def models() -> str:
 
 def error(message: str, status: int) -> str:
     """The body of an error."""
-    kind = "invalid_request_error" if status < 500 else "server_error"
-    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": status}})
+    return json.dumps({"error": {"message": message, "type": "invalid_request_error", "param": None, "code": status}})
 
 
 def _mapping(body: bytes) -> dict[str, Any]:
@@ -121,26 +95,14 @@ def _mapping(body: bytes) -> dict[str, Any]:
     return data
 
 
-def _valid(cls: type, data: dict[str, Any]) -> Any:
-    """Checks of a copy: vLLM's classes read some lists only once."""
-    try:
-        return cls(**deepcopy(data))
-    except (ValueError, TypeError, VLLMClientError) as wrong:
-        raise RequestError(f"the request is refused: {wrong}") from wrong
-
-
-def _check_served(n: int | None, *logprobs: Any) -> None:
-    if (n or 1) != 1 or any(value not in (None, False) for value in logprobs):
+def _check_served(asked: ChatCompletionRequest) -> None:
+    if (asked.n or 1) != 1 or asked.logprobs or asked.prompt_logprobs is not None:
         raise RequestError("one choice is served for a request, without logprobs: leave n and logprobs out")
-
-
-def _form(chat: bool, asked: Any) -> Form:
-    return Form(chat, bool(asked.stream), bool(asked.stream_options and asked.stream_options.include_usage))
-
-
-def _told_by(headers: Mapping[str, str]) -> dict[str, Any]:
-    again = headers.get(RETRY, "0").strip() not in ("", "0")
-    return {"again": again, "retrieves": headers.get(RETRIEVE, "").lower() != "off"}
+    structured = asked.response_format is not None and asked.response_format.type != "text"
+    if structured or asked.structured_outputs is not None:
+        raise RequestError("response_format is not served: it would change what the policy samples; ask for it in words")
+    if asked.tool_choice not in (None, "none", "auto", "required"):
+        raise RequestError("tool_choice: one tool by its name is not served: it would change what the policy samples")
 
 
 def _stop(stop: Any) -> tuple[str, ...]:
@@ -161,8 +123,6 @@ def _most_tokens(*given: int | None) -> int | None:
 def _schema(tool: Any) -> Schema:
     function = tool.function
     parameters = function.parameters or {"type": "object", "properties": {}}
-    if not isinstance(parameters.get("properties", {}), Mapping):
-        raise RequestError(f"tools: the properties of {function.name!r} must be an object")
     described = {"name": function.name, "description": function.description or "", "parameters": parameters}
     return {"type": "function", "function": described}
 

@@ -28,14 +28,6 @@ class AnyText(gymnasium.spaces.Text):
         """Whether ``x`` is a string of at most ``max_length`` characters."""
         return isinstance(x, str) and len(x) <= self.max_length
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AnyText) and other.max_length == self.max_length
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"AnyText({self.max_length})"
-
 
 class LazyQuestions(Sequence[Question]):
     """A question source that makes question ``i`` when it is asked for. Subclasses write ``make``.
@@ -107,9 +99,8 @@ class TextEnv(gymnasium.Env[str, str]):
         question: Question | None = (options or {}).get("question")
         if question is not None:
             return question
-        if not hasattr(self, "questions"):
-            raise ValueError(f"{type(self).__name__} has no questions of its own: reset(options={{'question': Question(...)}})")
-        source: Sequence[Question] = self.questions(self.env_config, "train")
+        cls: Any = type(self)
+        source: Sequence[Question] = cls.questions(self.env_config, "train")
         return source[int(self.np_random.integers(len(source)))]
 
 

@@ -106,14 +106,11 @@ def _csv(path: Path) -> Iterator[Any]:
 
 
 def _parquet(path: Path) -> Iterator[Any]:
-    import pyarrow
-    from pyarrow import parquet
+    from pyarrow import ArrowInvalid, parquet
 
     try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=1024):
-                yield from batch.to_pylist()
-    except pyarrow.ArrowInvalid as error:
+        yield from parquet.read_table(path).to_pylist()
+    except ArrowInvalid as error:
         raise OSError(str(error)) from error
 
 

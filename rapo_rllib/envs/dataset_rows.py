@@ -24,8 +24,7 @@ TOOLS_FIELD = "tools"
 _QUESTION_FIELDS = ("extra_info.question", "problem", "question")
 _ANSWER_FIELDS = ("reward_model.ground_truth", "answer", "answers", "golden_answers", "reward_model.ground_truth.target")
 _GSM8K_MARK = "####"
-# the roles that may follow one
-_BEHIND = {"system": ("user",), "user": ("assistant",), "assistant": ("user", "tool"), "tool": ("assistant", "tool")}
+_ROLES = ("system", "user", "assistant", "tool")
 _MORE = {"assistant": ("tool_calls", "reasoning_content"), "tool": ("name", "tool_call_id")}  # fields that templates read
 
 
@@ -55,18 +54,13 @@ def question_from_row(
     names = (answer_field,) if answer_field else _ANSWER_FIELDS
     answers = next(filter(None, (accepted(field_value(row, name)) for name in names)), None)  # of the first that holds one
     if answers is None and (needs_answer or answer_field):
-        raise ValueError(_missing("answer", where, row, answer_field, _ANSWER_FIELDS))
+        raise ValueError(_missing("answer", where, row, names))
     first, *more = answers or [""]
-    aliases = tuple(dict.fromkeys([*more, *accepted(row.get("aliases"))]))
+    aliases = tuple(dict.fromkeys([*more, *accepted(row.get("aliases")), *accepted(row.get("answer_aliases"))]))
     ability = row.get("ability")
     source = id.rpartition("-")[0] + (f"/{ability}" if isinstance(ability, str) else "")
     tools, schemas = read_tools(row.get(TOOLS_FIELD), where)
     return Question(id, text, first, aliases, source=source, turns=turns, tools=tools, schemas=schemas, columns=row)
-
-
-def question_text(row: Mapping[str, Any], where: str, question_field: str | None = None) -> str:
-    """The question of one row, whether it has an answer or not. Arguments and errors as of :func:`question_from_row`."""
-    return _asked(row, where, question_field)[0]
 
 
 def _asked(row: Mapping[str, Any], where: str, question_field: str | None) -> tuple[str, Turns]:
@@ -82,7 +76,7 @@ def _asked(row: Mapping[str, Any], where: str, question_field: str | None) -> tu
     empty = next((name for name in chats if values[name] == []), None)
     if empty is not None:
         return read_turns([], where, empty)
-    raise ValueError(_missing("question", where, row, question_field, _QUESTION_FIELDS))
+    raise ValueError(_missing("question", where, row, names))
 
 
 def field_value(row: Any, dotted: str) -> Any:
@@ -110,10 +104,8 @@ def accepted(value: Any) -> list[str]:
     return found
 
 
-def _missing(what: str, where: str, row: Mapping[str, Any], named: str | None, tried: tuple[str, ...]) -> str:
+def _missing(what: str, where: str, row: Mapping[str, Any], tried: tuple[str, ...]) -> str:
     fields = ", ".join(map(str, row)) or "none"
-    if named:
-        return f"{where}: field {named!r} (env_config.{what}_field) holds no {what}; fields of this row: {fields}"
     return f"{where}: no {what} in {', '.join(tried)}; fields of this row: {fields}. Name one in env_config.{what}_field"
 
 
@@ -128,18 +120,10 @@ def read_turns(value: Sequence[Any], where: str, key: str) -> tuple[str, Turns]:
         key: of the column.
 
     Raises:
-        ValueError: a turn without role or text, a role that is none, or turns that do not follow one another.
+        ValueError: a turn without role or text, a role that is none, or no question.
     """
     turns = [_turn(item, f"{where}: {key}: turn {number}") for number, item in enumerate(value, start=1)]
-    before, asked = "system", None
-    for number, (role, *_) in enumerate(turns):
-        wanted = _BEHIND[before]
-        if role not in wanted and (number or role != "system"):
-            raise ValueError(
-                f"{where}: {key}: turn {number + 1} is of {role!r}, where one of {' or '.join(map(repr, wanted))} must stand: "
-                "behind a system prompt turns of user and assistant alternate, and those of tools stand behind an assistant's"
-            )
-        before, asked = role, number if role == "user" else asked
+    asked = max((number for number, (role, *_) in enumerate(turns) if role == "user"), default=None)
     if asked is None or not turns[asked][1].strip():
         raise ValueError(f"{where}: {key}: holds no question, a turn of 'user' with a text")
     return turns[asked][1].strip(), tuple(turns[:asked])
@@ -154,7 +138,7 @@ def _turn(item: Any, where: str) -> tuple[Any, ...]:
         content = ""
     if not isinstance(content, str):
         raise ValueError(f"{where}: must be a mapping of role and content, a text; got {str(item)[:200]}")
-    if not isinstance(role, str) or role not in _BEHIND:
+    if not isinstance(role, str) or role not in _ROLES:
         raise ValueError(f"{where}: role = {role!r}: must be system, user, assistant or tool")
     if "tool_calls" in more:
         calls = more["tool_calls"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from rapo_rllib.protocol.answers import Answers
 from rapo_rllib.rewards import RewardOptions, check_scorer, with_reward_preset
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.settings.knobs import Knobs, build, knob
-from rapo_rllib.validation import require
+from rapo_rllib.validation import nearest_key, require
 
 SPLITS = ("train", "test")
 Options = TypeVar("Options")
@@ -26,12 +25,10 @@ def check_split(split: str) -> None:
         raise ValueError(f"split = {split!r}: must be one of {', '.join(SPLITS)}")
 
 
-def check_known(given: str, name: str, known: Collection[str], package: str) -> None:
-    """Raise ``ValueError`` if a name is none of those that a package knows; ``given`` says where it stands, and what it is."""
+def check_known(where: str, name: str, known: Collection[str], package: str) -> None:
+    """Raise ``ValueError`` if a name, which stands at ``where``, is none of those that a package knows."""
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {len(known)}, {min(known)} to {max(known)}"
-        raise ValueError(f"{given}: {package} has none of this name; {hint}")
+        raise ValueError(f"{where} = {name!r}: {package} has none of this name; {nearest_key(name, known)}")
 
 
 def read_options(cls: type[Options], values: Mapping[str, Any], where: str = "env_config.") -> Options:

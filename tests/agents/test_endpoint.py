@@ -165,7 +165,6 @@ def choice(text: Any, finish: str = "stop", **fields: Any) -> dict[str, Any]:
         (choice("<python>1", stop_reason=None), "<python>1", "eos"),  # vLLM says that the turn ended
         (choice("<python>1", stop_reason=151645), "<python>1", "eos"),
         (choice("<python>1", stop_reason="</python>"), "<python>1</python>", "stop"),
-        ({"choices": [{"text": "<answer>2", "finish_reason": "stop"}]}, "<answer>2</answer>", "stop"),
         ({"choices": [{"message": {"content": None}, "finish_reason": "stop"}]}, "", "eos"),
         (choice("a\ud800b"), "a?b", "eos"),
         (choice([{"type": "text", "text": "<answer>"}, {"text": "2</answer>"}]), "<answer>2</answer>", "stop"),  # in parts
@@ -226,9 +225,10 @@ def test_what_is_hopeless_ends_the_build_and_shows_no_key(chat, sums, monkeypatc
     ("reply", "told"),
     [(None, "agent does not answer (ConnectError)"), (Reply(b"[" * 100_000), "agent answers with something that is not JSON")],
 )
-def test_no_answer_and_nesting_without_an_end_cost_the_attempts(chat, sums, reply, told):
+def test_no_answer_and_nesting_without_an_end_cost_the_attempts(chat, sums, monkeypatch, reply, told):
+    monkeypatch.setattr("rapo_rllib.agents.endpoint.ATTEMPTS", 1)
     with local_service(lambda _: reply) as server:
-        (answered,) = solved(server.url if reply else "http://127.0.0.1:1", chat, sums, number=1, attempts=1)
+        (answered,) = solved(server.url if reply else "http://127.0.0.1:1", chat, sums, number=1)
     assert all(attempt.failed and attempt.error.startswith(told) for attempt in answered.attempts)
 
 

@@ -76,14 +76,14 @@ def test_a_question_at_which_too_many_attempts_failed_is_asked_again(
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"models": {"m": {"temperature": 0.1}}}, r"models\.m\.temperature was 0\.7 and is 0\.1\. Repeat that command"),
-        ({"questions": "2e"}, "questions was '1f' and is '2e'"),
-        ({"models": {}}, r"models was not there and is {}; models\.m\.temperature was 0\.7 and is not there"),
+        ({"models": {"m": {"temperature": 0.1}}}, r"models\.m\.temperature\. Repeat that command"),
+        ({"questions": "2e"}, "questions"),
+        ({"models": {}}, r"models, models\.m\.temperature"),
     ],
 )
 def test_another_command_or_other_questions_are_refused(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
     write(tmp_path, answered(0))
-    with pytest.raises(ValueError, match=rf"settings.json is of another command: {told}"):
+    with pytest.raises(ValueError, match=rf"settings.json is of another command, with other {told}"):
         write(tmp_path, answered(1), **changed)
     assert write(tmp_path) == ["q0"]
     (tmp_path / SETTINGS).unlink()

@@ -274,7 +274,10 @@ def test_episodes_and_steps_are_refused_together(folder: Path) -> None:
         (["m", "-b", "mine"], "did you mean 'benchmark musique'?; or say where its questions are by NAME=PATH"),
         (["m", "-b", "mine=gone.jsonl"], "benchmark mine = 'gone.jsonl': there is no such file"),
         (["m", "-b", "gone.jsonl"], "benchmark gone = 'gone.jsonl': there is no such file"),
-        (["m", "-b", "mine=other.jsonl"], "no question in extra_info.question, problem, question; fields of this"),
+        (
+            ["m", "-b", "mine=other.jsonl"],
+            "no question in extra_info.question, problem, question, messages, prompt; fields",
+        ),
         (["m", "-b", "sums.jsonl,./sums.jsonl"], "another is called 'sums': give one a name of its own by NAME=PATH"),
         (
             ["m", "-b", "sums.jsonl", "--answers", "some"],

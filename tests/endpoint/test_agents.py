@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from threading import Event
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import own_agents
 import pytest
-from buffer_helpers import running, wait_until
 from calculator_turns import CALCULATOR, call, solve
 from chat_templates import FAMILIES, ScriptedTurns, tokenizer_of
 from pages import REPOSITORY, blocks
 from places import SUPPORT
 
 from rapo_rllib.batching.training_batch import TrainingBatch
-from rapo_rllib.endpoint.agent import Agent
-from rapo_rllib.endpoint.env import AgentEnv, AgentOptions, check_shows_tools
+from rapo_rllib.endpoint.env import AgentEnv
 from rapo_rllib.endpoint.loop import MOST_CHATS, Agents
 from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
-from rapo_rllib.env_runner.episodes import EpisodeObserver
 from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.env_runner.stream.runner import RunnerStream
 from rapo_rllib.envs.tool_env import ToolEnv
@@ -53,10 +46,6 @@ TRACE = StepTrace(id="t1", question="", history="", text="<python>9</python>", r
 
 def nine(so_far: str) -> str:
     return "\\boxed{9}"
-
-
-def options(**keys: Any) -> AgentOptions:
-    return AgentOptions(dataset="unread.jsonl", protocol=SETTINGS, **keys)
 
 
 class OneTrace:
@@ -153,11 +142,6 @@ def test_tokens_and_masks_are_those_of_questions(make: Any, family: str, agent: 
     reference.close()
 
 
-def test_an_agent_may_ask_for_no_retrieval(make: Any) -> None:
-    for trajectory in make("without_retrieval", num_hybrid=2).run(chance=1.0):
-        assert trajectory.end == "answer" and not trajectory.retrievals
-
-
 def test_a_rewritten_history_is_a_sequence_of_its_own(make: Any) -> None:
     made = make("rewrites", script=lambda so_far: nine("") if "tool_response" in so_far else call("3 + 5"))
     for trajectory in made.run():
@@ -208,15 +192,6 @@ def slowed(poll: Callable[[], Any], seconds: float) -> Callable[[], Any]:
     return slow
 
 
-def test_a_turn_that_nobody_got_is_not_trained(make: Any) -> None:
-    made = make("leaves_for_good", script=nine, latency=20)
-    made.engine.poll = slowed(made.engine.poll, 0.02)
-    for trajectory in made.run():
-        assert trajectory.end == "answer" and len(trajectory.steps) == 1
-        assert made.engine.num_unfinished == 0
-        assert trajectory.num_generated == trajectory.steps[0].stop
-
-
 class Stopping(ScriptedTurns):
     """Writes up to a stop string, where one is asked for."""
 
@@ -236,14 +211,6 @@ def test_a_turn_that_the_agent_ends(make: Any) -> None:
         first = trajectory.steps[0].stop
         assert (trajectory.end, trajectory.reward, len(trajectory.steps), trajectory.others) == ("answer", 1.0, 2, [])
         assert trajectory.token_ids[first] == made.chat.end_ids[0] and trajectory.kinds[first] == TokenKind.OBSERVATION
-
-
-def test_texts_go_on_in_tokens(make: Any) -> None:
-    made = make("texts", script=lambda so_far: " 9")
-    for trajectory in made.run():
-        assert (len(trajectory.steps), trajectory.others) == (2, [])
-        assert made.tokenizer.decode(trajectory.prompt_ids) == f"Question: {QUESTION.text}\nAnswer:"
-        assert trajectory.text.startswith(" 9")
 
 
 @pytest.mark.parametrize(
@@ -281,25 +248,31 @@ def test_what_fails_costs_its_trajectory(make: Any, agent: str, said: str) -> No
     assert made.loop.stats.deadlines == ({"agent": 2} if agent == "hangs" else {})
 
 
-def test_a_function_in_a_process_and_a_program(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(SUPPORT))
-    for trajectory in make("loop", env={"own_process": True}, group_size=1).run():
-        assert (trajectory.end, trajectory.reward, len(trajectory.steps)) == ("answer", 1.0, 3)
-    code = "import os, sys, own_agents; print(own_agents.loop(sys.stdin.read(), os.environ['OPENAI_BASE_URL']))"
-    monkeypatch.setenv("PYTHONPATH", WITH_SUPPORT)
-    for trajectory in make("", env={"command": [sys.executable, "-c", code]}, group_size=1).run():
-        assert (trajectory.end, trajectory.reward, len(trajectory.steps)) == ("answer", 1.0, 3)
-    for trajectory in make("", env={"command": [sys.executable, "-c", "raise SystemExit(3)"]}, group_size=1).run():
-        assert "ended with status 3" in trajectory.error
+def block_of_the_page(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a block of Python of the page the module `my_agent`."""
+    module = ModuleType("my_agent")
+    exec(compile(blocks(REPOSITORY / "docs" / "agents.md", "python")[number], "docs/agents.md", "exec"), vars(module))
+    monkeypatch.setitem(sys.modules, "my_agent", module)
 
 
 def test_the_agent_of_the_page(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = blocks(REPOSITORY / "docs" / "agents.md", "python")
-    module = ModuleType("my_agent")
-    exec(compile(block, "docs/agents.md", "exec"), vars(module))
-    monkeypatch.setitem(sys.modules, "my_agent", module)
+    block_of_the_page(0, monkeypatch)
     for trajectory in make("", script=nine, env={"agent": "my_agent:run"}).run():
         assert (trajectory.end, trajectory.reward) == ("answer", 1.0)
+
+
+def test_the_program_of_the_page(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function of the page starts it, and passes its answer, or its failure, on."""
+    block_of_the_page(1, monkeypatch)
+    program = tmp_path / "my-agent"
+    loop = "import os, sys, own_agents; print(own_agents.loop(sys.stdin.read(), os.environ['OPENAI_BASE_URL']))"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", WITH_SUPPORT)
+    for code, told in ((loop, ("answer", 1.0, 3)), ("raise SystemExit(3)", ("error", 0.0, 0))):
+        program.write_text(f"#!{sys.executable}\n{code}\n", encoding="utf-8")
+        program.chmod(0o700)
+        for trajectory in make("", env={"agent": "my_agent:run"}, group_size=1).run():
+            assert (trajectory.end, trajectory.reward, len(trajectory.steps)) == told
 
 
 def test_64_trajectories_at_once(make: Any) -> None:
@@ -408,36 +381,10 @@ def test_the_return_of_an_agent_that_gives_up_a_request(make: Any) -> None:
     assert (trajectory.end, trajectory.reward, ends) == ("answer", 1.0, [("answer", 1)])
 
 
-def test_the_return_of_an_agent_whose_last_turn_nobody_got(make: Any) -> None:
-    """What is told of the first turn ends with it, when the next has been written; and that is left out at the end."""
-    made = make("leaves_for_good", script=nine, latency=20, group_size=1)
-    made.engine.poll = slowed(made.engine.poll, 0.02)
-    observer = EpisodeObserver(SimpleNamespace(episode=lambda *told: None, environment_created=lambda env: None))  # type: ignore[arg-type]
-    (episode,) = observer.of(made.loop.run([QUESTION], observer=observer))
-    assert (episode.get_return(), episode.is_terminated) == (1.0, True)
-
-
 def test_tools_that_are_not_to_be_called_stay_in_the_prompt(make: Any) -> None:
     for trajectory in make("sums_up", script=lambda so_far: call("3 + 5")).run():
         assert (trajectory.others, len(trajectory.steps), trajectory.end) == ([], 2, "answer")
         assert [step.tool for step in trajectory.steps] == ["calculator", None]
-
-
-def test_a_text_that_is_far_too_long_is_not_encoded(make: Any) -> None:
-    made = make("writes_long_texts", script=lambda so_far: " 9", group_size=1)
-    encode, longest = made.tokenizer.encode, 0
-
-    def encoded(text: str, **more: Any) -> list[int]:
-        nonlocal longest
-        longest = max(longest, len(text))
-        return list(encode(text, **more))
-
-    made.tokenizer.encode = encoded
-    try:
-        (trajectory,) = made.run()
-    finally:
-        del made.tokenizer.encode
-    assert trajectory.end == "answer" and longest < 10_000
 
 
 def stepwise(predicted: Any, question: Question, episode: Any) -> Score:
@@ -457,65 +404,6 @@ def test_forms_of_turns_are_kept_for_the_newest_tools(make: Any) -> None:
         schema = {**CALCULATOR, "function": {**CALCULATOR["function"], "name": f"calculator{index}"}}
         newest = made.agents.chat_with([schema])
     assert made.agents._chat_with.cache_info().currsize == MOST_CHATS and made.agents.chat_with([schema]) is newest
-
-
-def test_what_a_program_is_told() -> None:
-    """The question without its row, which may be too long for a variable; and signals are as in a shell."""
-    command = ("sh", "-c", 'echo "$RAPO_QUESTION"; grep SigIgn /proc/$$/status')
-    ended, said = Event(), list[Any]()
-    row = replace(QUESTION, columns={"text": "x" * 200_000, "number": float("nan")})
-    Agent(options(command=command), row, row.text, "http://a", lambda end: (said.append(end), ended.set())).start()
-    assert ended.wait(60)
-    question, ignored = said[0].returned.splitlines()
-    assert json.loads(question)["answer"] == "9" and "columns" not in json.loads(question)
-    assert not int(ignored.split()[1], 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
-
-
-def test_a_program_ends_with_all_that_it_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its helper has its output, and it has ended itself."""
-    code = "import subprocess; subprocess.Popen(['sleep', '60'])"
-    ended = Event()
-    agent = Agent(
-        options(command=(sys.executable, "-c", code)), QUESTION, "3 + 5?", "http://127.0.0.1:9/v1", lambda end: ended.set()
-    )
-    agent.start()
-    while agent._process is None or os.waitid(os.P_PID, agent._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-        time.sleep(0.01)
-    assert not ended.is_set()
-    killpg = os.killpg
-
-    def kill_all(group: int, number: int) -> None:
-        killpg(group, number)
-        raise ProcessLookupError  # nobody is left: not an error of the run
-
-    monkeypatch.setattr(os, "killpg", kill_all)
-    agent.stop()
-    assert ended.wait(10)
-    agent.stop()
-
-
-@pytest.mark.parametrize("ends", ["stopped", "killed", "program"])
-def test_a_process_that_hangs_ends_with_its_trajectory_and_with_the_env_runner(
-    ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An env runner that is killed tells nobody."""
-    monkeypatch.setenv("PYTHONPATH", WITH_SUPPORT)
-    noted = tmp_path / "pid"
-    keys: dict[str, Any] = {"agent": "own_agents:notes_its_process", "own_process": True, "agent_options": {"path": str(noted)}}
-    if ends == "program":
-        code = f"import os, time; open({str(noted)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-        keys = {"command": [sys.executable, "-c", code]}
-    if ends == "stopped":
-        agent = Agent(options(**keys), QUESTION, "3 + 5?", "http://127.0.0.1:9/v1", lambda ended: None)
-        agent.start()
-        end = agent.stop
-    else:
-        end = subprocess.Popen([sys.executable, SUPPORT / "runs_an_agent.py", json.dumps(keys)]).kill
-    try:
-        assert wait_until(lambda: noted.exists() and noted.read_text() != "", 200)
-    finally:
-        end()
-    assert wait_until(lambda: not running(int(noted.read_text())), 200)
 
 
 def test_an_env_runner_that_stops_ends_what_is_under_way(make: Any) -> None:
@@ -562,13 +450,10 @@ def test_rows_may_have_tools_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_model_without_tools_is_refused_once(smollm2: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Before the job starts, where rows say that there are tools; else with one line in the log, and each of its requests."""
+    """With one line in the log, and each of its requests."""
     tokenizer = tokenizer_of("qwen25", smollm2)
     tokenizer.chat_template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     tokenizer.chat_template += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    check_shows_tools(SETTINGS, [QUESTION], tokenizer)
-    with pytest.raises(ValueError, match=r"env_config\.dataset: rows have tools, 'search' say, .* does not show tools"):
-        check_shows_tools(SETTINGS, [QUESTION, replace(QUESTION, tools=("search",))], tokenizer)
     env = AgentEnv({"agent": "own_agents:loop", "dataset": "unread.jsonl", "protocol": SETTINGS})
     agents = Agents(make_protocol(tokenizer, SETTINGS, env), None)  # type: ignore[arg-type]
     for tool in (CALCULATOR, {**CALCULATOR, "function": {**CALCULATOR["function"], "name": "other"}}):
@@ -580,16 +465,13 @@ def test_a_model_without_tools_is_refused_once(smollm2: Path, caplog: pytest.Log
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({}, "name a function, or a program in command"),
-        ({"agent": "own_agents:loop", "command": ["x"]}, "name a function, or a program in command"),
+        ({}, "must be an import path, package.module:function"),
         ({"agent": "no_such_module:run"}, "cannot import 'no_such_module:run'"),
         ({"agent": "own_agents"}, "must be an import path, package.module:function"),
-        ({"agent": "own_agents:wants"}, "its argument 'level' is none of question, base_url, task: give it in agent_options"),
-        ({"agent": "own_agents:loop", "agent_options": {"turnss": 3}}, "own_agents:loop has no argument of that name"),
-        ({"agent": "own_agents:start"}, "takes no base_url"),
+        ({"agent": "own_agents:wants"}, "'own_agents:wants', with agent_options: missing a required argument: 'level'"),
+        ({"agent": "own_agents:loop", "agent_options": {"turnss": 3}}, "got an unexpected keyword argument 'turnss'"),
+        ({"agent": "own_agents:loop", "agent_options": {"task": "3?"}}, "got multiple values for keyword argument 'task'"),
         ({"agent": "own_agents:loop", "tools": ["python"]}, "an agent brings its own tools"),
-        ({"command": ["x"], "own_process": True}, "is read for a function"),
-        ({"command": ["no-such-program"]}, "env_config.command = 'no-such-program': this machine has no such program"),
         ({"agent": "own_agents:loop", "max_tool_calls": 5}, "env_config.max_tool_calls = 5"),
         ({"agent": "own_agents:loop", "reward": {"called_tool": 0.5}}, "env_config.reward.called_tool = 0.5"),
         ({"agent": "own_agents:loop", "reward": {"tool_error": -0.1}}, "env_config.reward.tool_error = -0.1"),

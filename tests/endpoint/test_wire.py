@@ -9,7 +9,7 @@ import pytest
 from calculator_turns import CALCULATOR
 
 from rapo_rllib.endpoint.conversation import Answer
-from rapo_rllib.endpoint.wire import Form, read_chat, read_completion
+from rapo_rllib.endpoint.wire import Form, read_chat
 from rapo_rllib.errors import RequestError
 
 USER = {"role": "user", "content": "3 + 5?"}
@@ -28,12 +28,12 @@ def test_a_request_is_read() -> None:
         {"role": "tool", "tool_call_id": "1", "content": "8\ud800"},
     ]
     sent = body(messages=messages, tools=[CALCULATOR], stop="End", max_tokens=7, temperature=0, stream=True)
-    ask, form = read_chat(sent, {"x-stainless-retry-count": "1", "x-rapo-retrieve": "off"})
+    ask, form = read_chat(sent)
     assert ask.messages[0] == {"role": "system", "content": "Be brief."}
     assert ask.messages[2]["tool_calls"][0]["function"]["arguments"] == {"expression": "3 + 5"}
     assert ask.messages[3] == {"role": "tool", "content": "8?", "tool_call_id": "1"}  # half a character is none
-    assert (ask.tools, ask.stop, ask.max_tokens, ask.again, ask.retrieves) == ((CALCULATOR,), ("End",), 7, True, False)
-    assert form == Form(chat=True, stream=True, usage=False)
+    assert (ask.tools, ask.stop, ask.max_tokens) == ((CALCULATOR,), ("End",), 7)
+    assert form == Form(stream=True, usage=False)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,6 @@ def test_a_request_is_read() -> None:
             body(tools=[CALCULATOR], tool_choice={"type": "function", "function": {"name": "calculator"}}),
             "tool_choice: one tool by its name is not served",
         ),
-        (body(tools=[CALCULATOR, CALCULATOR]), "two are called 'calculator'"),
         (
             body(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]),
             r"messages\[0\].content: only texts are served",
@@ -62,32 +61,24 @@ def test_a_request_is_read() -> None:
 )
 def test_what_is_not_served_is_refused(sent: bytes, message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        read_chat(sent, {})
-
-
-@pytest.mark.parametrize("more", [{"prompt": [1, 2]}, {"prompt": ["a", "b"]}, {"prompt": "a", "echo": True}])
-def test_completions_go_on_with_one_text(more: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match="prompt must be one text"):
-        read_completion(json.dumps(more).encode(), {})
+        read_chat(sent)
 
 
 def test_tools_that_are_not_to_be_called() -> None:
-    free, none = (read_chat(body(tools=[CALCULATOR], tool_choice=choice), {})[0] for choice in ("auto", "none"))
+    free, none = (read_chat(body(tools=[CALCULATOR], tool_choice=choice))[0] for choice in ("auto", "none"))
     assert free.tools == none.tools == (CALCULATOR,) and (free.reads_calls, none.reads_calls) == (True, False)
     assert free.key != none.key and list(free.prefixes()) == list(none.prefixes())
 
 
 def test_answers() -> None:
     answer = Answer("", (("1", "calculator", "{}"),), "tool_calls", 10, 5)
-    whole = json.loads(Form(True, False, False).body(answer))
+    whole = json.loads(Form(False, False).body(answer))
     (choice,) = whole["choices"]
     assert choice["finish_reason"] == "tool_calls" and choice["message"]["tool_calls"][0]["function"]["arguments"] == "{}"
     assert whole["usage"]["total_tokens"] == 15
-    *events, done, nothing = Form(True, True, True).body(answer).split("\n\n")
+    *events, done, nothing = Form(True, True).body(answer).split("\n\n")
     assert (done, nothing) == ("data: [DONE]", "")
     first, last, usage = (json.loads(event.removeprefix("data: ")) for event in events)
     assert first["choices"][0]["delta"]["tool_calls"][0]["id"] == "1" and last["choices"][0]["finish_reason"] == "tool_calls"
     assert usage["choices"] == [] and usage["usage"]["completion_tokens"] == 5
     assert len({part["id"] for part in (first, last, usage)}) == 1
-    text = json.loads(Form(False, False, False).body(Answer(" 8", (), "stop", 4, 2)))
-    assert text["choices"][0]["text"] == " 8" and text["object"] == "text_completion"

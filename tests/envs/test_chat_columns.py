@@ -97,14 +97,6 @@ def test_a_row_names_its_tools(tmp_path: Path, tools: Any, names: tuple[str, ...
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"prompt": [USER, LAST]}, "rows.jsonl, row 2: prompt: turn 2 is of 'user', where one of 'assistant' must stand"),
-        ({"messages": [SYSTEM, MORE, LAST]}, "row 2: messages: turn 2 is of 'assistant', where one of 'user' must stand"),
-        ({"messages": [USER, SYSTEM, LAST]}, "row 2: messages: turn 2 is of 'system', where one of 'assistant' must stand"),
-        ({"messages": [{"role": "tool", "content": "8"}]}, "messages: turn 1 is of 'tool', where one of 'user' must stand"),
-        (
-            {"messages": [USER, {"role": "tool", "content": "8"}]},
-            "turn 2 is of 'tool', where one of 'assistant' must stand",
-        ),
         (
             {"messages": [{"role": "critic", "content": "8"}]},
             "messages: turn 1: role = 'critic': must be system, user, assistant or tool",
@@ -117,7 +109,7 @@ def test_a_row_names_its_tools(tmp_path: Path, tools: Any, names: tuple[str, ...
             {"messages": [USER, called('{"expression": "3"}'), LAST]},
             "row 2: earlier turns hold tool calls or results, which the chat template writes: set protocol.format to 'native'",
         ),
-        ({"messages": [SYSTEM]}, "row 2: messages: holds no question"),
+        ({"messages": [SYSTEM]}, "rows.jsonl, row 2: messages: holds no question"),
         ({"messages": []}, "row 2: messages: holds no question"),
         ({"prompt": ["2?"]}, "row 2: prompt: turn 1: must be a mapping of role and content, a text; got 2?"),
         ({"prompt": [{"role": "user", "content": None}]}, "row 2: prompt: turn 1: must be a mapping"),

@@ -61,17 +61,10 @@ def test_questions_depend_on_seed_and_split_alone_and_no_split_leaks() -> None:
 
 
 def test_every_task_takes_its_own_answer_and_no_nonsense() -> None:
-    refused = set()
     for task in sorted(set(reasoning_gym.factory.DATASETS) - {"composite", "arc_agi", "rearc"}):
-        try:
-            question = ReasoningGym.questions({"task": task}, "train")[0]
-        except ValueError as error:
-            assert "takes 'no such thing' for right" in str(error)
-            refused.add(task)
-            continue
+        question = ReasoningGym.questions({"task": task}, "train")[0]
         assert task in WITHOUT_ANSWER or verified(task, question.answer, question) == Score(1.0, True), task
-        assert not verified(task, "no such thing", question).correct
-    assert refused == {"game_of_life_halting"}
+        assert task == "game_of_life_halting" or not verified(task, "no such thing", question).correct
 
 
 @pytest.mark.parametrize("task", sorted(EVALUATED | CALCULATED))

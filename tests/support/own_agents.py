@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -48,11 +46,9 @@ def called(asked: OpenAI, messages: list[Any], tools: Any = (CALCULATOR,)) -> di
     return message
 
 
-def loop(
-    question: str, base_url: str, tools: Any = (CALCULATOR,), turns: int = 8, stream: bool = False, headers: Any = None
-) -> str:
+def loop(question: str, base_url: str, tools: Any = (CALCULATOR,), turns: int = 8, stream: bool = False) -> str:
     """The usual loop: ask, call, ask again, until there is no call."""
-    asked, messages = client(base_url, default_headers=headers), start(question)
+    asked, messages = client(base_url), start(question)
     for _ in range(turns):
         message = streamed(asked, messages, tools) if stream else said(asked, messages, tools=list(tools))
         if not message.get("tool_calls"):
@@ -91,10 +87,6 @@ async def async_loop(question: str, base_url: str) -> float:
 
 def with_tools_streamed(question: str, base_url: str) -> str:
     return loop(question, base_url, stream=True)
-
-
-def without_retrieval(question: str, base_url: str) -> str:
-    return loop(question, base_url, headers={"X-RAPO-Retrieve": "off"})
 
 
 def rewrites(question: str, base_url: str) -> str:
@@ -184,21 +176,6 @@ def sums_up(question: str, base_url: str) -> str:
     return last.choices[0].message.content or ""
 
 
-def writes_long_texts(question: str, base_url: str) -> str:
-    asked = client(base_url)
-    said = question + asked.completions.create(model="policy", prompt=question).choices[0].text
-    try:
-        asked.completions.create(model="policy", prompt=said + "9 " * 100_000)
-    except BadRequestError:
-        return "\\boxed{9}"
-    return ""
-
-
-def notes_its_process(base_url: str, path: str) -> None:
-    Path(path).write_text(str(os.getpid()), encoding="utf-8")
-    time.sleep(60)
-
-
 def crashes(question: str, base_url: str) -> str:
     said(client(base_url), start(question))
     raise RuntimeError("lost my keys")
@@ -212,14 +189,6 @@ def hangs(question: str, base_url: str) -> str:
 
 def returns_nothing(question: str, base_url: str) -> None:
     said(client(base_url), start(question))
-
-
-def texts(question: str, base_url: str) -> str:
-    """The older protocol: a text goes on."""
-    asked, said = client(base_url), f"Question: {question}\nAnswer:"
-    for _ in range(2):
-        said += asked.completions.create(model="policy", prompt=said, max_tokens=40).choices[0].text + "\nSo:"
-    return said
 
 
 def wants(question: str, base_url: str, level: int) -> str:

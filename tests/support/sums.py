@@ -62,8 +62,8 @@ class Solver:
             number = self.count
         if (reply := self._before(number)) is not None:
             return reply
-        body, chat = request.json, request.path.endswith("/chat/completions")
-        said = "".join(message["content"] for message in body["messages"]) if chat else body["prompt"]
+        body = request.json
+        said = "".join(message["content"] for message in body["messages"])
         a, b = map(int, SUM.findall(said)[-1])
         result = re.findall(r"<result>\n(\d+)\n</result>", said)
         seed = body.get("seed", 0)
@@ -73,6 +73,5 @@ class Solver:
             text = f"<think>Way {seed % 1000}.</think><python>print({a} + {b})"
         else:
             text = f"<answer>\\boxed{{{int(result[-1]) + seed % 2}}}"
-        choice = {"finish_reason": "stop", "index": 0}
-        choice |= {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        choice = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": text}}
         return Reply({"choices": [choice], "usage": {"completion_tokens": 12, "prompt_tokens": len(said) // 4}})

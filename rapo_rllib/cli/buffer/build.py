@@ -152,7 +152,7 @@ def _tell(keeping: Keeping, asked: Sequence[Question], journal: Journal, setting
 
     attempts = [journal.outcomes((keeping.source, "", question.id)) for question in asked]
     numbers = summary(attempts)
-    show({"": {"caution": "", "models": {keeping.source: numbers}}}, {keeping.source: settings})
+    show({"": {"models": {keeping.source: numbers}}}, {keeping.source: settings})
     typer.echo(f"ends: {by_name(numbers['ends'])}")
     typer.echo(f"{keeping.trajectories:,} trajectories kept, {keeping.steps:,} steps; {keeping.added:,} stored now")
     if keeping.unfinished:

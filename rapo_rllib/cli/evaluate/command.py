@@ -175,8 +175,7 @@ def _numbers(settings: dict[str, Any], asked: Sequence[AskedBenchmark], journal:
                 first = accuracies(attempts)
             else:
                 models[label]["to_first"] = paired_difference(first, accuracies(attempts))
-        as_usual = all(own["env_config"]["scorer"] == "auto" for own in settings.values())
-        found[name] = {"caution": each.benchmark.caution if as_usual else "", "models": models}
+        found[name] = {"models": models}
     return found
 
 

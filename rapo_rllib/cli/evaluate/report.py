@@ -16,7 +16,7 @@ def show(benchmarks: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Map
     """Print a table, and what its numbers must not be taken for.
 
     Args:
-        benchmarks: by name the ``models`` with their numbers (``evaluation.metrics.summary``), and a ``caution``.
+        benchmarks: by name the ``models`` with their numbers (``evaluation.metrics.summary``).
         settings: by model.
     """
     from rich.console import Console
@@ -35,9 +35,6 @@ def show(benchmarks: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Map
         if "to_first" in row:
             low, high = row["to_first"]["difference_ci"]
             typer.echo(f"{name}: {model} to the first: {row['to_first']['difference']:+.3f} [{low:+.3f}, {high:+.3f}]")
-    for name, one in benchmarks.items():
-        if one["caution"]:
-            typer.secho(f"{name}: {one['caution']}", fg="yellow")
 
 
 def _where_read(settings: Mapping[str, Any]) -> str:

@@ -70,9 +70,9 @@ def _rows(benchmark: Benchmark, path: str | None, split: str, limit: int | None)
 
 
 def _how_to_obtain(benchmark: Benchmark) -> str:
-    terms = "accept the terms on its page, log in (hf auth login), then run " if benchmark.gated else "run "
     return (
-        f"To obtain it: where there is a network, {terms}hf download --repo-type dataset {benchmark.hub_id}. Name a local copy "
+        "To obtain it: accept the terms on its page if it has any, log in (hf auth login), then run, where there is a network, "
+        f"hf download --repo-type dataset {benchmark.hub_id}. Name a local copy "
         f"(.jsonl, .jsonl.gz, .json, .parquet, .csv or a folder) as {benchmark.name}=PATH. Licence: {benchmark.licence}"
     )
 
@@ -81,8 +81,6 @@ def _question(benchmark: Benchmark, row: Mapping[str, Any], where: str, id: str)
     fields = (benchmark.question_field, benchmark.answer_field)
     # a local copy may have other field names, which are then found as in any file of questions
     text_field, answer_field = (name if accepted(field_value(row, name)) else None for name in fields)
-    if accepted(further := row.get(benchmark.aliases_field)):
-        row = {**row, "aliases": further}
     try:
         question = question_from_row(row, where, id, text_field, answer_field)
     except ValueError as error:

@@ -20,12 +20,9 @@ class Benchmark:
     train_split: str | None = None  # None: nothing to train on
     question_field: str = "question"
     answer_field: str = "answer"
-    aliases_field: str = "aliases"  # further accepted answers
     boxed: bool = False  # the answer field is a worked solution, whose last \\boxed{} is the answer
     attachment_field: str | None = None  # rows that have something there need a file, which no tool here opens: left out
-    gated: bool = False  # its terms are accepted on its page, and a token is needed
     own: bool = False  # a user's own file
-    caution: str = ""  # how its own scoring differs
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -34,8 +31,6 @@ class Benchmark:
 
 
 _MAA = "problems of the Mathematical Association of America"
-_JUDGED = "its authors let a language model judge; exact match is stricter: --set env_config.scorer=... names a judge"
-_STRICT = "its own match also compares numbers and lists by value; questions that come with a file are left out"
 _FLASHRAG, _GOLDEN = "RUC-NLPIR/FlashRAG_datasets", "golden_answers"
 
 _ALL = (
@@ -46,12 +41,12 @@ _ALL = (
     Benchmark("math500", "HuggingFaceH4/MATH-500", "test", MATHS, "MIT", question_field="problem"),
     Benchmark("aime24", "HuggingFaceH4/aime_2024", "train", MATHS, _MAA, question_field="problem"),
     Benchmark("aime25", "math-ai/aime25", "test", MATHS, _MAA, question_field="problem"),
-    Benchmark("webwalkerqa", "callanwu/WebWalkerQA", "main", WORDS, "Apache-2.0", caution=_JUDGED),
+    Benchmark("webwalkerqa", "callanwu/WebWalkerQA", "main", WORDS, "Apache-2.0"),
     Benchmark("hotpotqa", "hotpotqa/hotpot_qa", "validation", WORDS, "CC BY-SA 4.0", "distractor", "train"),
     Benchmark("2wikimultihopqa", _FLASHRAG, "dev", WORDS, "Apache-2.0", "2wikimultihopqa", "train", answer_field=_GOLDEN),
-    Benchmark("musique", "dgslibisey/MuSiQue", "validation", WORDS, "CC BY 4.0", None, "train", aliases_field="answer_aliases"),
+    Benchmark("musique", "dgslibisey/MuSiQue", "validation", WORDS, "CC BY 4.0", None, "train"),
     Benchmark("bamboogle", _FLASHRAG, "test", WORDS, "MIT", "bamboogle", answer_field=_GOLDEN),
-    Benchmark("simpleqa", "basicv8vc/SimpleQA", "test", WORDS, "MIT", question_field="problem", caution=_JUDGED),
+    Benchmark("simpleqa", "basicv8vc/SimpleQA", "test", WORDS, "MIT", question_field="problem"),
     Benchmark(
         "gaia",
         "gaia-benchmark/GAIA",
@@ -62,8 +57,6 @@ _ALL = (
         question_field="Question",
         answer_field="Final answer",
         attachment_field="file_name",
-        gated=True,
-        caution=_STRICT,
     ),
 )
 

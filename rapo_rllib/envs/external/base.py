@@ -25,7 +25,7 @@ from rapo_rllib.types import Question, ToolUse
 from rapo_rllib.validation import require
 
 _OVER = "The episode is over: this was not done."
-_ROUNDING = 1e-9  # of rewards such as three thirds
+_SUCCESS = 1.0 - 1e-9  # reward of a step, or of all together, such as three thirds
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,6 @@ class ExternalOptions(Knobs):
     action_tag: str | None = knob(
         None, "tag or tool of an action (`act`); None: all that the policy writes in a step is the action"
     )
-    success_reward: float = knob(1.0, "an episode is correct if its last step, or all together, earned as much")
     protocol: ProtocolSettings = knob(ProtocolSettings, "its format and its tags are read here", hidden=True)
 
     def __post_init__(self) -> None:
@@ -119,7 +118,7 @@ class ExternalEnv(TextEnv):
             errors = [one.info.get("tool_error") for one in played]
             info |= info_of([ToolUse(error if error == "unknown" else self._tag, error) for error in errors])
         if not self._running:
-            correct = max(last.reward, self._total) >= self.options.success_reward - _ROUNDING
+            correct = max(last.reward, self._total) >= _SUCCESS
             info = {"correct": correct, "format_ok": True, **info}
         observation = Observation.of([one.observation for one in played])
         return observation, sum(one.reward for one in played), last.terminated, last.truncated, info

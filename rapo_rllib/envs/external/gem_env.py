@@ -35,7 +35,7 @@ class GemOptions(SeededOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_known(f"env_config.id = {self.id!r}", self.id, _registry(), "gem")
+        check_known("env_config.id", self.id, _registry(), "gem")
 
 
 class Gem(ExternalEnv):
@@ -97,21 +97,14 @@ def _shown(observation: Any, info: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=1)
 def _gem() -> ModuleType:
-    """The package. Importing it would send the log of the whole process to the terminal.
-
-    Raises:
-        ValueError: it is not installed, or a package that it needs is not.
-    """
+    """The package. Importing it would send the log of the whole process to the terminal."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     try:
-        gem = installed("gem", "rapo/gem", "gem-llm", "gem")
+        return installed("gem", "rapo/gem", "gem-llm", "gem")
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
-    if not hasattr(gem, "make"):
-        raise ValueError(f"env = 'rapo/gem': {gem.__name__!r} in {gem.__path__} is another package than gem-llm; take it out")
-    return gem
 
 
 def _registry() -> Mapping[str, Any]:

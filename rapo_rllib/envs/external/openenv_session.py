@@ -91,35 +91,20 @@ class OpenEnvSession:
 def _read(raw: str | bytes) -> Told:
     try:
         message = json.loads(raw)
-        kind, data = message["type"], message["data"]
-    except (ValueError, TypeError, KeyError) as error:
-        raise ServerError(f"the server sent no message of OpenEnv: {_cut(raw)}") from error
-    if kind == "error" and isinstance(data, Mapping):
-        raise _error(data)
-    if kind != "observation" or not isinstance(data, Mapping) or not isinstance(data.get("observation"), Mapping):
-        raise ServerError(f"the server sent no observation: {_cut(raw)}")
-    reward, done = data.get("reward"), data.get("done", False)
-    if not isinstance(reward, int | float | None) or not isinstance(done, bool) or (reward or 0.0) != (reward or 0.0):
-        raise ServerError(f"the server sent no reward, a number, or no done, true or false: {_cut(raw)}")
-    return Told(data["observation"], float(reward or 0.0), done)
+        data = message["data"]
+        if message["type"] == "error":
+            raise _error(data)
+        return Told(dict(data["observation"]), float(data.get("reward") or 0.0), bool(data.get("done")))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ServerError(f"the server sent no message of OpenEnv: {raw[:200]!r}") from error
 
 
 def _error(data: Mapping[str, Any]) -> Exception:
-    code, message = data.get("code"), data.get("message", "")
+    code, message = data["code"], data["message"]
     if code == _REFUSED:
-        return RefusedActionError(_reasons(data) or str(message))
+        faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in data.get("errors", ()))
+        return RefusedActionError("; ".join(faults) or message)
     advice = (
         "; start it with more sessions (max_concurrent_envs), or run fewer trajectories at once" if code == _CAPACITY else ""
     )
     return ServerError(f"the server's environment failed: {message} ({code}){advice}")
-
-
-def _reasons(data: Mapping[str, Any]) -> str:
-    """The faults, each with its field."""
-    errors = data.get("errors")
-    found = [error for error in errors if isinstance(error, Mapping)] if isinstance(errors, list) else []
-    return "; ".join(f"{'.'.join(map(str, error.get('loc', ())))}: {error.get('msg', '')}" for error in found)
-
-
-def _cut(raw: str | bytes) -> str:
-    return repr(raw[:200])

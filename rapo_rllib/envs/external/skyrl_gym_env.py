@@ -40,7 +40,7 @@ class SkyRLGymOptions(DatasetOptions, ExternalOptions):
         one = not isinstance(self.test_dataset, tuple)
         require(one, "test_dataset", self.test_dataset, "must be a text: rows of this environment have one")
         if self.id is not None:
-            _check_id(self.id, f"env_config.id = {self.id!r}")
+            _check_id(self.id, "env_config.id")
 
 
 class SkyRLGym(ExternalEnv):
@@ -109,7 +109,7 @@ def made(options: SkyRLGymOptions, question: Question) -> Any:
     name, where = options.id or question.columns.get(_ENV_CLASS), _where(question)
     require(name is not None, "id", None, f"{where} has no {_ENV_CLASS!r}: name an environment of skyrl-gym")
     if options.id is None:
-        _check_id(str(name), f"{where}: {_ENV_CLASS} = {name!r}")
+        _check_id(str(name), f"{where}: {_ENV_CLASS}")
     from omegaconf import OmegaConf
 
     said = {key: value for key, value in question.columns.items() if key != _PROMPT and value is not None}
@@ -146,9 +146,9 @@ def _read(row: Row, where: str, id: str) -> Question:
     return Question(id=id, text=text, answer=str(answer), source="skyrl_gym", turns=turns, columns=row)
 
 
-def _check_id(name: str, given: str) -> None:
+def _check_id(name: str, where: str) -> None:
     if ":" not in name:  # module:name registers itself when it is made
-        check_known(given, name, list(_package().registry), "skyrl-gym")
+        check_known(where, name, list(_package().registry), "skyrl-gym")
 
 
 def _package() -> ModuleType:

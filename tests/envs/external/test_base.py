@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from rapo_rllib.envs.external.base import ExternalEnv, Played
@@ -12,7 +10,7 @@ from rapo_rllib.types import Question
 
 
 class Stairs(ExternalEnv):
-    """Pays 0.25 for each step up; the third is the top."""
+    """Pays a third for each step up; the third is the top."""
 
     def begin(self, question: Question) -> str:
         self.height = 0
@@ -20,11 +18,11 @@ class Stairs(ExternalEnv):
 
     def play(self, action: str) -> Played:
         self.height += action == "up"
-        return Played(f"height {self.height}", 0.25 * (action == "up"), terminated=self.height == 3)
+        return Played(f"height {self.height}", (action == "up") / 3, terminated=self.height == 3)
 
 
-def begun(format: str = "native", **options: Any) -> Stairs:
-    env = Stairs({"action_tag": "act", "success_reward": 0.75, "protocol": {"format": format}, **options})
+def begun(format: str = "native") -> Stairs:
+    env = Stairs({"action_tag": "act", "protocol": {"format": format}})
     env.reset(options={"question": Question("q", "Climb.", "")})
     return env
 
@@ -36,9 +34,9 @@ def turn(*actions: str, name: str = "act") -> Turn:
 def test_a_turn_earns_what_all_its_calls_earn() -> None:
     env = begun()
     observation, reward, terminated, *_ = env.step(turn("up", "up"))
-    assert (str(observation), reward, terminated) == ("height 1\nheight 2", 0.5, False)
+    assert (str(observation), reward, terminated) == ("height 1\nheight 2", 2 / 3, False)
     observation, reward, terminated, _, info = env.step(turn("up", "up"))
-    assert (reward, terminated, info["correct"]) == (0.25, True, True), "all together earned success_reward"
+    assert (reward, terminated, info["correct"]) == (1 / 3, True, True), "all together earned 1"
     assert env.height == 3 and str(observation) == "height 3\nThe episode is over: this was not done."
     assert [error for _, error, _ in info["tool_calls"]] == [None, "over"]
 
@@ -62,7 +60,7 @@ def test_what_is_no_call_is_not_played(call: Call, tool: str, error: str, told: 
 
 @pytest.mark.parametrize("format", ["native", "tags"])
 def test_an_episode_that_a_budget_ends_is_wrong_and_over(format: str) -> None:
-    env = begun(format, success_reward=0.25)
+    env = begun(format)
     env.step(turn("up") if format == "native" else "<act>up</act>")
     assert env.truncate() == (0.0, {"correct": False, "format_ok": False})
     with pytest.raises(Exception, match="after the end of an episode"):

@@ -149,7 +149,7 @@ def test_the_job_hands_its_format_on_and_splits_do_not_meet() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "env_config.id = '': gem has none of this name; it has"),
+        ({}, "env_config.id = '': gem has none of this name; valid keys: "),
         ({"id": "game:Mastermind-v0-eazy"}, "did you mean 'game:Mastermind-v0-easy'"),
         ({**GUESS, "kwargs": {"min_number": "a"}}, "env_config.id = 'game:GuessTheNumber-v0-easy': gem cannot make it with"),
         ({**GUESS, "action_tag": "answer"}, "action_tag = 'answer': stands for something else in the text protocol"),

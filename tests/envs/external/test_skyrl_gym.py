@@ -105,7 +105,7 @@ def test_an_environment_with_a_tool_of_its_own(tmp_path: Path) -> None:
             "row 1: skyrl-gym cannot make 'gsm8k' of it: .*reward_spec field is required",
         ),
         ([{"prompt": 3}], {}, "row 1: prompt: must be a text or a list of turns, got 3"),
-        ([row("a", "1"), {"prompt": [{"role": "assistant", "content": "x"}]}], {}, "row 2: prompt: turn 1 is of 'assistant'"),
+        ([row("a", "1"), {"prompt": [{"role": "assistant", "content": "x"}]}], {}, "row 2: prompt: holds no question"),
         ([row("a", "1")], {"dataset": ""}, "env_config.dataset = '': name a data file"),
     ],
 )
