@@ -260,12 +260,6 @@ def test_a_refused_key_is_told_in_the_words_of_the_command(folder: Path) -> None
     assert "Correct the address or the model's name, or the key in the environment variable AGENT_API_KEY" in output
 
 
-def test_episodes_and_steps_are_refused_together(folder: Path) -> None:
-    (folder / "ppo").mkdir()
-    (folder / "ppo" / "rllib_checkpoint.json").write_text("{}")
-    assert "--episodes and --steps both say how long" in run("ppo", "--episodes", "3", "--steps", "4", status=1)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -290,7 +284,6 @@ def test_episodes_and_steps_are_refused_together(folder: Path) -> None:
         (["m", "-b", "gsm8k=sums.jsonl", "--set", "temprature=1"], "unknown key '--set temprature'"),
         (["m", "-b", "gsm8k=sums.jsonl", "--set", "env_config.limit_test=1"], "--set env_config.limit_test: "),
         (["http://127.0.0.1:1/v1#m", "-b", "gsm8k", "--retrieval-prob", "0.5"], "is an endpoint, which cannot be shown"),
-        (["m", "-b", "gsm8k", "--episodes", "3"], "--episodes is for checkpoints of RLlib's other algorithms"),
     ],
 )
 def test_mistakes_are_one_line(folder: Path, arguments: list[str], message: str) -> None:
