@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rapo_rllib.cli.options import Collection, NewEmbedder, Uri
-from rapo_rllib.cli.terminal import counted, one_line_errors, resumable
+from rapo_rllib.cli.terminal import one_line_errors, resumable
 
 if TYPE_CHECKING:
     from rapo_rllib.buffer.leak_guard import LeakGuard
@@ -130,9 +130,7 @@ def stats(
         from rapo_rllib.buffer.statistics import statistics
 
         texts = [text for path in questions or [] for text in question_texts(path, "--questions")]
-        guard = evaluation_guard(evaluation)
-        with counted("step traces", quiet=as_json) as tell:
-            found = statistics(buffer, texts, guard, tell)
+        found = statistics(buffer, texts, evaluation_guard(evaluation))
         typer.echo(json.dumps(asdict(found), ensure_ascii=False) if as_json else "\n".join(_statistics(found)))
     if found.leaks or found.missing or found.unfinished:
         raise typer.Exit(1)
@@ -149,8 +147,7 @@ def export(
     with opened(uri, collection) as buffer:
         from rapo_rllib.buffer.exporting import export_traces
 
-        with counted("step traces") as tell:
-            count = export_traces(buffer, file, overwrite, tell)
+        count = export_traces(buffer, file, overwrite)
         typer.echo(f"{file} holds the {count:,} step traces of {buffer.uri} ({collection}).")
 
 
