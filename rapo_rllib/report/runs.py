@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rapo_rllib.monitoring.metrics_flat import flattened
 from rapo_rllib.services.json_files import difference
-from rapo_rllib.settings import ObjectiveSettings
 
 RESULTS, TRANSCRIPTS = "result.json", "transcripts"
 SETTINGS = "settings"  # of a row: numbers of its config that other rows have differently
@@ -28,24 +27,11 @@ class Trial:
     state: str = "no result yet"
     unreadable_lines: int = 0
     iterations: dict[int, Path] = field(default_factory=dict)  # transcripts
-    objectives: dict[int, dict[str, Any]] = field(default_factory=dict)  # keys of the objective, by iteration that has a result
 
     @property
     def name(self) -> str:
         """The name of its folder."""
         return self.folder.name
-
-    def objective_keys(self, iteration: int) -> dict[str, Any]:
-        """Keys of the objective that an iteration trained with: population based training changes them on the way.
-
-        An iteration without a result goes on from the last one with what the job sets, which Tune writes anew when it changes.
-        """
-        return self.objectives.get(iteration) or objective_keys(self.config | self.params)
-
-
-def objective_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of ``config`` that decide the advantages."""
-    return {one.name: config[one.name] for one in fields(ObjectiveSettings) if one.name in config}
 
 
 def find_trials(run_dir: Path) -> list[Trial]:
@@ -79,15 +65,14 @@ def read_trial(folder: Path) -> Trial:
     """Read one trial, without results behind the checkpoint that a restored run went on from."""
     trial = Trial(folder, params=_json_object(folder / "params.json"))
     results: dict[int, dict[str, Any]] = {}
-    objectives: dict[int, dict[str, Any]] = {}
     lines = JsonLines(folder / RESULTS, {"training_iteration?": int | None, "config?": dict | None})
     for row in lines:
         trial.config = row.pop("config", None) or trial.config
         row[SETTINGS] = _numbers(trial.config, trial.params)
         number = int(row.get("training_iteration") or len(results) + 1)
         results = {earlier: kept for earlier, kept in results.items() if earlier < number}
-        results[number], objectives[number] = row, objective_keys(trial.config)
-    trial.rows, trial.objectives = list(results.values()), {number: objectives[number] for number in results}
+        results[number] = row
+    trial.rows = list(results.values())
     _keep_changes(trial.rows)
     trial.config = trial.config or trial.params
     trial.unreadable_lines = lines.unreadable
