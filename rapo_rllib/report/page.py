@@ -18,7 +18,7 @@ from string import Template
 
 from rapo_rllib.monitoring.warnings import warnings_of
 from rapo_rllib.report.comparison import Comparison, compared
-from rapo_rllib.report.curves import MAX_POINTS, panels, trial_curves
+from rapo_rllib.report.curves import panels, trial_curves
 from rapo_rllib.report.runs import Trial, find_trials
 from rapo_rllib.report.trajectories import Selection, script_json, selected
 
@@ -134,8 +134,6 @@ def _trial_notes(trial: Trial, picked: Selection, max_mb: float) -> list[str]:
         )
     if picked.cut is not None:
         notes.append(f"of iteration {picked.cut} only the first {len(picked.groups)} questions fit (--max-mb {max_mb:g}).")
-    if len(trial.rows) > MAX_POINTS:
-        notes.append(f"curves show {MAX_POINTS} of {len(trial.rows)} iterations, evenly.")
     if unreadable := trial.unreadable_lines + picked.unreadable_lines:
         notes.append(f"{unreadable} {_plural('line', unreadable)} of its files could not be read.")
     return notes
