@@ -5,7 +5,7 @@ journal -> the best attempts at each question -> steps -> buffer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rapo_rllib.agents.agent import Attempt
@@ -27,13 +27,7 @@ class Keeping:
     steps: int = 0
     added: int = 0  # step traces that the buffer did not have
 
-    def store(
-        self,
-        journal: Journal,
-        questions: Sequence[Question],
-        buffer: StepTraceBuffer,
-        tell: Callable[[int, int], None] | None = None,
-    ) -> None:
+    def store(self, journal: Journal, questions: Iterable[Question], buffer: StepTraceBuffer) -> None:
         """Store the steps of the best attempts, with the buffer locked.
 
         Only if every question is finished it notes that the buffer may be trained with.
@@ -42,21 +36,18 @@ class Keeping:
             journal: holds attempts; questions that are not finished are left out, and counted.
             questions: in the order in which they are stored.
             buffer: created; traces of other sources stay, and what it was first built from stays its origin.
-            tell: called with how many of how many questions are done.
 
         Raises:
             RetrievalError: Milvus does not answer.
         """
         with build_lock(buffer):
-            self.added = buffer.insert(self._traces(journal, questions, buffer.settings.level, tell))
+            self.added = buffer.insert(self._traces(journal, questions, buffer.settings.level))
             buffer.fit_index()
             if not self.unfinished and buffer.note(NOTE, SHAPE) is None:
                 buffer.set_note(NOTE, {"traces": f"agent:{self.source}", "max_traces": None})
 
-    def _traces(
-        self, journal: Journal, questions: Sequence[Question], level: str, tell: Callable[[int, int], None] | None
-    ) -> Iterator[StepTrace]:
-        for done, question in enumerate(questions, start=1):
+    def _traces(self, journal: Journal, questions: Iterable[Question], level: str) -> Iterator[StepTrace]:
+        for question in questions:
             key = self.source, "", question.id
             answered = journal.read(key) if key in journal else None
             if answered is None or not journal.is_finished(answered.attempts):
@@ -66,8 +57,6 @@ class Keeping:
                     self.trajectories += 1
                     self.steps += len(attempt.steps)
                     yield from cut(ExpertTrajectory(answered.question, attempt.steps, attempt.reward, self.source), level)
-            if tell:
-                tell(done, len(questions))
 
 
 def best_attempts(attempts: Sequence[Attempt], keep: int, min_reward: float | None = None) -> list[Attempt]:

@@ -5,18 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.traces.exported import header_row, row_of_trace
 
-TELL_EVERY = 1000
 
-
-def export_traces(
-    buffer: StepTraceBuffer, path: Path, replace: bool = False, on_progress: Callable[[int, int], None] | None = None
-) -> int:
+def export_traces(buffer: StepTraceBuffer, path: Path, replace: bool = False) -> int:
     """Write every step trace to a ``.jsonl`` or ``.jsonl.gz`` file; returns their number.
 
     The file takes its name when it is whole; a stopped export leaves nothing under it.
@@ -25,7 +20,6 @@ def export_traces(
         buffer: what is exported.
         path: of the file.
         replace: write over an existing file.
-        on_progress: told how many of how many are written.
 
     Raises:
         ValueError: the file is there already, its name or folder is wrong, or the buffer changed meanwhile.
@@ -43,10 +37,9 @@ def export_traces(
     try:
         with gzip.open(part, "wt", encoding="utf-8") if path.suffix == ".gz" else open(part, "w", encoding="utf-8") as file:
             print(json.dumps(header_row(total)), file=file)
-            for count, trace in enumerate(buffer.all_traces(), start=1):
+            for trace in buffer.all_traces():
+                count += 1
                 print(json.dumps(row_of_trace(trace), ensure_ascii=False), file=file)
-                if on_progress and (count % TELL_EVERY == 0 or count == total):
-                    on_progress(count, total)
         if count != total:
             raise ValueError(f"{buffer.uri}: the buffer changed while it was exported ({total:,}, then {count:,}); do it again")
         os.replace(part, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,6 @@ from rapo_rllib.buffer.importing import unfinished_imports
 from rapo_rllib.buffer.leak_guard import LeakGuard, digest_of
 from rapo_rllib.buffer.maker import MADE_BY, MAKER
 from rapo_rllib.buffer.store import StepTraceBuffer
-
-TELL_EVERY = 1000  # step traces
 
 
 @dataclass
@@ -34,19 +32,13 @@ class BufferStats:
     spreads: dict[str, dict[str, float]] = field(default_factory=dict)  # mean and quantiles, by what they are of
 
 
-def statistics(
-    buffer: StepTraceBuffer,
-    questions: Collection[str] = (),
-    guard: LeakGuard | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> BufferStats:
+def statistics(buffer: StepTraceBuffer, questions: Collection[str] = (), guard: LeakGuard | None = None) -> BufferStats:
     """Describe a buffer; it is read once.
 
     Args:
         buffer: which.
         questions: the training questions' texts, for the coverage; none: it is left out.
         guard: knows the evaluation questions.
-        on_progress: told how many of how many step traces were read.
 
     Raises:
         ValueError: there is no such buffer, or it is empty.
@@ -54,7 +46,7 @@ def statistics(
     """
     made_by = buffer.note(MADE_BY, MAKER) or {}
     stats = BufferStats(f"{buffer.uri} ({buffer.collection})", made_by.get("name", "unknown"))
-    total, digests = buffer.count(), set[bytes]()
+    digests = set[bytes]()
     texts, histories, rewards = array("L"), array("L"), array("d")
     for trace in buffer.all_traces():
         stats.traces += 1
@@ -68,8 +60,6 @@ def statistics(
         texts.append(len(trace.text))
         histories.append(len(trace.history))
         rewards.append(trace.reward)
-        if on_progress and (stats.traces % TELL_EVERY == 0 or stats.traces >= total):
-            on_progress(stats.traces, max(total, stats.traces))
     if not stats.traces:
         raise ValueError(f"{stats.where} is empty: there is nothing to describe")
     known_questions = LeakGuard(questions)

@@ -197,8 +197,8 @@ def trained_algorithm(folder: Path) -> tuple[Any, Any]:
         return saved["class"], state["class"].from_state(state)
     except ImportError as error:
         raise ValueError(
-            f"{folder}: {_ARGUMENTS} cannot be read: {error}. Run the command in the folder of the job, where its modules are "
-            "(for a checkpoint of RAPO, --job JOB does as well)"
+            f"{folder}: {_ARGUMENTS} cannot be read: {error}. Run the command in the folder of the job, where its modules are, "
+            "or name the job by --job"
         ) from error
     except Exception as error:  # of whatever the config holds: a class that is not importable here, another Ray
         raise ValueError(f"{folder}: {_ARGUMENTS} cannot be read: {type(error).__name__}: {error}") from error

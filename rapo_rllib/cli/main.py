@@ -1,4 +1,4 @@
-"""``rllib``: train any RLlib algorithm of the new API stack from a YAML or Python file; evaluate, fill buffers, report."""
+"""``rllib``: train any RLlib algorithm of the new API stack from a file; evaluate language models, fill buffers, report."""
 
 from __future__ import annotations
 

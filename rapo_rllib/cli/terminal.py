@@ -1,14 +1,11 @@
-"""Messages of commands while they work, and when they end: a bar or lines, one red line for a mistake, an exit status."""
+"""Messages of commands while they work, and when they end: a bar, one red line for a mistake, an exit status."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -49,92 +46,41 @@ def one_line_errors(stopped: str = "") -> Iterator[None]:
         fail(stopped, INTERRUPTED)
 
 
-class Display:
-    """Shows how far something is while it is entered: a bar on a terminal, elsewhere a line now and then; then the last line.
+@contextmanager
+def progress_bar(things: str, name: str | None = None, of: Iterable[Any] | None = None) -> Iterator[Any]:
+    """Show how far something is: a bar on a terminal, elsewhere a line now and then. Yields tqdm's bar, to iterate or move."""
+    from tqdm import tqdm
 
-    Args:
-        line: of a progress and the seconds since the start.
-    """
-
-    def __init__(self, line: Callable[[Any, float], str]) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        self._started = self._said = time.monotonic()
-        self._bar = Progress(BarColumn(), TextColumn("{task.description}"), disable=not sys.stdout.isatty())
-        self._task = self._bar.add_task("starting", total=None)
-        self._line, self._text, self.done = line, "", 0
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._bar.stop()
-        if self._text:
-            typer.echo(self._text)
-
-    def __call__(self, progress: Progress | BuildProgress) -> None:
-        """Show it, if it is time."""
-        now = time.monotonic()
-        self.done, self._text = progress.done, self._line(progress, now - self._started)
-        self._bar.update(self._task, completed=progress.done, total=progress.total, description=self._text)
-        if self._bar.disable and now - self._said >= LINE_EVERY_S:
-            typer.echo(self._text)
-            self._said, self._text = now, ""
+    every = 0.1 if sys.stderr.isatty() else LINE_EVERY_S
+    with tqdm(of, name, unit=f" {things}", mininterval=every, maxinterval=every, disable=False) as bar:
+        yield bar
 
 
-def attempts_display(name: str) -> Display:
+def advance(bar: Any, progress: Progress | BuildProgress) -> None:
+    """Move a bar to where a build or an agent is."""
+    found, failed = progress.found, getattr(progress, "failed", 0)
+    notes = [f"{found:,} were there before" if found else "", f"{failed:,} failed" if failed else ""]
+    bar.total, bar.initial, bar.n = progress.total, found, max(bar.n, found)  # the pace is that of this run
+    bar.set_postfix_str(" · ".join(filter(None, notes)), refresh=False)
+    bar.update(progress.done - bar.n)
+
+
+@contextmanager
+def attempts_display(name: str) -> Iterator[Callable[[Progress], None]]:
     """Show how far an agent of this name is."""
-    return Display(lambda progress, _: f"{name}: {attempts_line(progress, progress.seconds)}")
+    with progress_bar("attempts", name) as bar:
+        yield lambda progress: advance(bar, progress)
 
 
 @contextmanager
-def resumable(things: str) -> Iterator[Display]:
+def resumable(things: str) -> Iterator[Callable[[BuildProgress], None]]:
     """Show progress; after Ctrl-C say that the same command continues."""
-    display = Display(partial(progress_line, things=things))
-    try:
-        with display:
-            yield display
-    except KeyboardInterrupt:
-        fail(f"Stopped after {display.done:,} {things}. The same command, run again, continues from there.", INTERRUPTED)
-
-
-@contextmanager
-def counted(things: str, quiet: bool = False) -> Iterator[Callable[[int, int], None] | None]:
-    """Shows how many of how many ``things`` are read or written, as the caller tells; nothing (None) if ``quiet``."""
-    if quiet:
-        yield None
-        return
-    with Display(partial(progress_line, things=things)) as display:
-        yield lambda seen, total: display(BuildProgress(seen, seen, total))
-
-
-def progress_line(progress: BuildProgress, seconds: float, things: str = "passages") -> str:
-    """Tell where a build is, how fast it embeds, and when it will be done.
-
-    >>> from rapo_rllib.traces.rows import BuildProgress
-    >>> progress_line(BuildProgress(done=600, embedded=400, total=1200), 4.0)
-    '600 of 1,200 passages · 200 were stored before · 100/s · 6 s left'
-    """
-    known = progress.done - progress.embedded
-    rate = f"{progress.embedded / seconds:.0f}/s" if progress.embedded and seconds > 0 else ""
-    parts = [f"{known:,} were stored before" if known else "", rate]
-    return _line(things, progress.done, progress.total, parts, progress.embedded, seconds)
-
-
-def attempts_line(progress: Progress, seconds: float) -> str:
-    """Tell where an agent is, how fast it writes, and when it will be done."""
-    found, failed, ended = progress.found, progress.failed, progress.ended
-    rate = f"{progress.tokens / seconds:.0f} tokens/s" if ended and seconds > 0 else ""
-    parts = [f"{found:,} were there before" if found else "", f"{failed:,} failed" if failed else "", rate]
-    return _line("attempts", progress.done, progress.total, parts, ended, seconds)
-
-
-def _line(things: str, done: int, total: int, parts: list[str], fresh: int, seconds: float) -> str:
-    """Join what is known; ``fresh`` of the ``done`` things took the ``seconds``."""
-    left = total - done if fresh and seconds > 0 else 0
-    ahead = f"{duration(left * seconds / fresh)} left" if left else ""
-    return " · ".join(filter(None, [f"{done:,} of {total:,} {things}", *parts, ahead]))
+    with progress_bar(things) as bar:
+        try:
+            yield lambda progress: advance(bar, progress)
+        except KeyboardInterrupt:
+            bar.close()
+            fail(f"Stopped after {bar.n:,} {things}. The same command, run again, continues from there.", INTERRUPTED)
 
 
 def duration(seconds: float) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rapo_rllib.batching.credit import trajectory_advantages
 from rapo_rllib.objective.entropy import step_entropy
 from rapo_rllib.objective.retrieval_reward import PAPER, trajectory_retrieval_reward
 from rapo_rllib.settings import ObjectiveSettings
@@ -61,7 +62,8 @@ def write_transcripts(
 ) -> None:
     """Write one line per trajectory to ``folder/name``; the file appears whole or not at all.
 
-    Each line is a :func:`transcript` with ``group``, the place of its group in the batch.
+    Each line is a :func:`transcript` with ``group``, the place of its group in the batch, and its ``advantage`` (eq. 10) as a
+    whole; None where it failed.
 
     Args:
         folder: made if it is missing.
@@ -74,11 +76,14 @@ def write_transcripts(
 
     filesystem = filesystem or LocalFileSystem()
     filesystem.create_dir(folder, recursive=True)
-    rows = [
-        {"group": index, **transcript(group.question, t, objective)}
-        for index, group in enumerate(groups)
-        for t in group.trajectories
-    ]
+    rows = []
+    for index, group in enumerate(groups):
+        advantages = trajectory_advantages(group, objective) if group.members else []
+        own = {id(t): round(value, 4) for t, value in zip(group.members, advantages, strict=True)}
+        rows += [
+            {"group": index, **transcript(group.question, t, objective), "advantage": own.get(id(t))}
+            for t in group.trajectories
+        ]
     path = f"{folder}/{name}"
     with filesystem.open_output_stream(f"{path}.partial") as file:
         file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "backslashreplace"))

@@ -32,7 +32,7 @@ function trialFigures(index, axis) {
 }
 
 function comparedFigures(axis) {
-  return DATA.panels.flatMap((panel) => (panel.stacked ? [meansFigure(panel)] : seriesFigures(panel, axis)));
+  return DATA.panels.filter((panel) => !panel.stacked).flatMap((panel) => seriesFigures(panel, axis));
 }
 
 function seriesFigures(panel, axis) {
@@ -42,27 +42,6 @@ function seriesFigures(panel, axis) {
     const title = several ? `${panel.title}: ${label}` : panel.title;
     return figure({ title, note: place ? "" : panel.note, stacked: false, lines: lines.filter(hasValues) }, axis);
   });
-}
-
-// Stacked numbers of several trials: the mean over the iterations, one bar per trial.
-function meansFigure(panel) {
-  const places = DATA.trials.map((_, index) => index + 1);
-  const lines = Object.entries(panel.series).map(([label, key], tone) => ({
-    label, tone, x: places, y: DATA.trials.map((trial) => meanOver(numIterations(trial), trial.curves.series[key])),
-  }));
-  const names = DATA.trials.map((trial) => trial.label);
-  return figure({ ...panel, note: `${panel.note} Mean over the iterations of each trial.`, lines: lines.filter(hasValues), names }, "trial");
-}
-
-// Over all iterations of `count`: what an iteration lacks (an evaluation, mostly) it spent nothing on.
-function meanOver(count, values) {
-  const known = values.filter((value) => value !== null);
-  return known.length ? known.reduce((sum, value) => sum + value, 0) / count : null;
-}
-
-// Iterations that have a result: the plots also have a place for what was known before the first.
-function numIterations(trial) {
-  return trial.curves.x.iteration.filter((number) => number > 0).length;
 }
 
 function hasValues(line) {
@@ -179,10 +158,9 @@ function tellValues(shown, svg, panel, scales, axis) {
   let place = scales.xs.length - 1;
   const tell = () => {
     const x = scales.xs[place];
-    const name = panel.names ? panel.names[x - 1] : `${axis} ${shownNumber(x)}`;
     const values = panel.lines.filter((line) => at(line, x) !== null)
       .map((line) => element("p", {}, element("span", { class: `dot c${line.tone % 8}` }), `${line.label}: ${shownNumber(at(line, x))}`));
-    tip.replaceChildren(element("p", { class: "soft" }, name), ...values);
+    tip.replaceChildren(element("p", { class: "soft" }, `${axis} ${shownNumber(x)}`), ...values);
     tip.hidden = false;
     tip.style.left = tip.style.right = "";
     tip.style[scales.x(x) > BOX.width / 2 ? "left" : "right"] = "12px";

@@ -12,9 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from rapo_rllib.monitoring.metrics_flat import flattened
-from rapo_rllib.report.runs import SETTINGS, Trial
-
-MAX_POINTS = 600  # of one series; more than that no screen shows
+from rapo_rllib.report.runs import Trial
 
 _ROLLOUT, _RETRIEVAL = "env_runners/", "env_runners/retrieval/"
 _LEARNER = "learners/default_policy/"
@@ -91,7 +89,6 @@ _PANELS = (
 )
 _FAMILIES = (  # plots whose series depend on environment and tools
     ("Reward terms", _ROLLOUT + "reward/", "Means; they add up to the reward.", False),
-    ("Settings that changed", f"{SETTINGS}/", "Config keys that population based training perturbed.", False),
     ("How trajectories ended", _ROLLOUT + "ends/", "Trajectories of an iteration.", True),
 )
 
@@ -133,15 +130,10 @@ def trial_curves(trial: Trial, shown: Sequence[Panel]) -> dict[str, Any]:
     seconds = [row.get("time_total_s") for row in rows]
     if (before := _accuracy_before(trial)) is not None:
         rows, numbers, tokens, seconds = [{HELD_OUT: before}, *rows], [0, *numbers], [0.0, *tokens], [0.0, *seconds]
-    places = _thinned(len(rows))
     keys = [key for panel in shown for key in panel.series.values()]
     return {
-        "x": {
-            "iteration": [numbers[place] for place in places],
-            "generated tokens": [tokens[place] for place in places],
-            "seconds": [seconds[place] for place in places],
-        },
-        "series": {key: [_rounded(rows[place].get(key)) for place in places] for key in keys},
+        "x": {"iteration": numbers, "generated tokens": tokens, "seconds": seconds},
+        "series": {key: [_rounded(row.get(key)) for row in rows] for key in keys},
     }
 
 
@@ -154,13 +146,6 @@ def _accuracy_before(trial: Trial) -> float | None:
 def generated_tokens(row: Mapping[str, float | None]) -> float:
     """Return the tokens that the policy generated in an iteration; 0 if they were not counted."""
     return row.get(GENERATED) or row.get(POLICY_TOKENS) or 0.0
-
-
-def _thinned(count: int) -> list[int]:
-    """At most ``MAX_POINTS`` of ``count`` places, evenly, the first and the last among them."""
-    if count <= MAX_POINTS:
-        return list(range(count))
-    return sorted({round(index * (count - 1) / (MAX_POINTS - 1)) for index in range(MAX_POINTS)})
 
 
 def number(value: Any) -> float | None:

@@ -18,7 +18,7 @@ from string import Template
 
 from rapo_rllib.monitoring.warnings import warnings_of
 from rapo_rllib.report.comparison import Comparison, compared
-from rapo_rllib.report.curves import MAX_POINTS, panels, trial_curves
+from rapo_rllib.report.curves import panels, trial_curves
 from rapo_rllib.report.runs import Trial, find_trials
 from rapo_rllib.report.trajectories import Selection, script_json, selected
 
@@ -126,16 +126,10 @@ def _notes(trials: Sequence[Trial], chosen: Sequence[Selection], table: Comparis
 
 def _trial_notes(trial: Trial, picked: Selection, max_mb: float) -> list[str]:
     notes = []
-    if not picked.available:
+    if not trial.iterations:
         notes.append("no transcripts (the job's `transcripts: true` writes them), so the reader has no trajectories of it.")
-    elif len(picked.iterations) < picked.available:
-        notes.append(
-            f"the reader holds the newest {len(picked.iterations)} of {picked.available} iterations (--max-mb {max_mb:g})."
-        )
-    if picked.cut is not None:
-        notes.append(f"of iteration {picked.cut} only the first {len(picked.groups)} questions fit (--max-mb {max_mb:g}).")
-    if len(trial.rows) > MAX_POINTS:
-        notes.append(f"curves show {MAX_POINTS} of {len(trial.rows)} iterations, evenly.")
+    elif picked.left_out:
+        notes.append(f"the reader holds {len(picked.groups)} questions, the newest that fit (--max-mb {max_mb:g}).")
     if unreadable := trial.unreadable_lines + picked.unreadable_lines:
         notes.append(f"{unreadable} {_plural('line', unreadable)} of its files could not be read.")
     return notes

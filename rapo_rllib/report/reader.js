@@ -41,8 +41,6 @@ function numbers(member) {
     ["reward", shownNumber(member.reward)],
     ["advantage", signed(member.advantage)],
     ["tokens", shownNumber(member.tokens)],
-    ["A_acc", signed(member.outcome)],
-    ["A_ret", signed(member.retrieval)],
     ["retrieval reward", signed(member.z)],
   ];
   if (member.share) facts.push(["retrieved share", shownNumber(member.share)]);

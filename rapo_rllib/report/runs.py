@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.monitoring.metrics_flat import flattened
-from rapo_rllib.services.json_files import difference
-from rapo_rllib.settings import ObjectiveSettings
-
 RESULTS, TRANSCRIPTS = "result.json", "transcripts"
-SETTINGS = "settings"  # of a row: numbers of its config that other rows have differently
 _DEPTH = 3  # folders below RUN_DIR in which trials are looked for: storage / experiment / trial
 
 
@@ -22,30 +17,17 @@ class Trial:
     """One trial of Tune, as far as it has been written."""
 
     folder: Path
-    rows: list[dict[str, Any]] = field(default_factory=list)  # one result per iteration, in order; of the config what changed
+    rows: list[dict[str, Any]] = field(default_factory=list)  # one result per iteration, in order
     config: dict[str, Any] = field(default_factory=dict)  # the whole one, where a result holds it
     params: dict[str, Any] = field(default_factory=dict)  # what the job sets
     state: str = "no result yet"
     unreadable_lines: int = 0
     iterations: dict[int, Path] = field(default_factory=dict)  # transcripts
-    objectives: dict[int, dict[str, Any]] = field(default_factory=dict)  # keys of the objective, by iteration that has a result
 
     @property
     def name(self) -> str:
         """The name of its folder."""
         return self.folder.name
-
-    def objective_keys(self, iteration: int) -> dict[str, Any]:
-        """Keys of the objective that an iteration trained with: population based training changes them on the way.
-
-        An iteration without a result goes on from the last one with what the job sets, which Tune writes anew when it changes.
-        """
-        return self.objectives.get(iteration) or objective_keys(self.config | self.params)
-
-
-def objective_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of ``config`` that decide the advantages."""
-    return {one.name: config[one.name] for one in fields(ObjectiveSettings) if one.name in config}
 
 
 def find_trials(run_dir: Path) -> list[Trial]:
@@ -79,35 +61,18 @@ def read_trial(folder: Path) -> Trial:
     """Read one trial, without results behind the checkpoint that a restored run went on from."""
     trial = Trial(folder, params=_json_object(folder / "params.json"))
     results: dict[int, dict[str, Any]] = {}
-    objectives: dict[int, dict[str, Any]] = {}
-    lines = JsonLines(folder / RESULTS, {"training_iteration?": int | None, "config?": dict | None})
+    lines = JsonLines(folder / RESULTS)
     for row in lines:
         trial.config = row.pop("config", None) or trial.config
-        row[SETTINGS] = _numbers(trial.config, trial.params)
         number = int(row.get("training_iteration") or len(results) + 1)
         results = {earlier: kept for earlier, kept in results.items() if earlier < number}
-        results[number], objectives[number] = row, objective_keys(trial.config)
-    trial.rows, trial.objectives = list(results.values()), {number: objectives[number] for number in results}
-    _keep_changes(trial.rows)
+        results[number] = row
+    trial.rows = list(results.values())
     trial.config = trial.config or trial.params
     trial.unreadable_lines = lines.unreadable
     trial.iterations = dict(_transcripts(folder / TRANSCRIPTS))
     trial.state = _state(trial)
     return trial
-
-
-def _numbers(config: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of ``config`` that the job sets, or that Tune drew or mutated."""
-    asked, found = flattened(params), flattened(config)
-    kept = {key: found.get(key) for key in asked}
-    return {key: value for key, value in kept.items() if isinstance(value, (int, float)) and not isinstance(value, bool)}
-
-
-def _keep_changes(rows: Sequence[dict[str, Any]]) -> None:
-    """Leave those settings in the rows that are not the same in all: an exploit of population based training changed them."""
-    keys = {key for row in rows for key in row[SETTINGS] if row[SETTINGS][key] != rows[0][SETTINGS].get(key)}
-    for row in rows:
-        row[SETTINGS] = {key: value for key, value in row[SETTINGS].items() if key in keys}
 
 
 def _state(trial: Trial) -> str:
@@ -128,15 +93,14 @@ def _transcripts(folder: Path) -> Iterator[tuple[int, Path]]:
 
 
 class JsonLines:
-    """The JSON objects of a file, one a line; ``unreadable`` counts the whole lines that are none, or none of the shape.
+    """The JSON objects of a file, one a line; ``unreadable`` counts the whole lines that are none.
 
     A last line without its line break is still being written: it is taken if it is whole and passed over if not. A file that is
     missing has no lines.
     """
 
-    def __init__(self, path: Path, shape: Any = dict) -> None:
-        self.path, self._shape = path, shape
-        self.unreadable = 0
+    def __init__(self, path: Path) -> None:
+        self.path, self.unreadable = path, 0
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self.unreadable = 0
@@ -145,7 +109,7 @@ class JsonLines:
         with self.path.open("rb") as file:
             for line in file:
                 value = _parsed(line)
-                if not difference(value, self._shape):
+                if isinstance(value, dict):
                     yield value
                 elif line.endswith(b"\n") and line.strip():
                     self.unreadable += 1

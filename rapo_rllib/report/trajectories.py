@@ -11,16 +11,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import Any
 
-from rapo_rllib.objective.advantages import (
-    combined_advantages,
-    kind_advantages,
-    outcome_advantages,
-    overlong_punishment,
-    retrieval_advantages,
-)
 from rapo_rllib.report.curves import number
-from rapo_rllib.report.runs import JsonLines, Trial, objective_keys
-from rapo_rllib.settings import ObjectiveSettings
+from rapo_rllib.report.runs import JsonLines, Trial
 
 POLICY, TOOL, RETRIEVED, GIVEN = "policy", "tool", "retrieved", "given"
 _MAX_BARS = 120  # of the strip that shows the entropies of one step's tokens
@@ -28,34 +20,27 @@ _MAX_BARS = 120  # of the strip that shows the entropies of one step's tokens
 
 @dataclass
 class Selection:
-    """The groups of one trial that the page holds, by iteration, as JSON texts."""
+    """The groups of one trial that the page holds, the newest last, as JSON texts."""
 
     groups: list[str] = field(default_factory=list)
-    iterations: list[int] = field(default_factory=list)  # whole, or cut
-    cut: int | None = None  # iteration of which only the first groups fit
-    available: int = 0  # iterations that have transcripts
+    left_out: bool = False  # older ones did not fit
     unreadable_lines: int = 0
 
 
 def selected(trial: Trial, max_bytes: int) -> Selection:
-    """Select transcripts that fit into ``max_bytes``: always a part of the newest iteration, where one group fits."""
-    found = Selection(available=len(trial.iterations))
-    held: dict[int, list[str]] = {}
-    left = max_bytes
+    """Select the newest iterations that fit into ``max_bytes``, of the oldest of them perhaps the first questions alone."""
+    found, left = Selection(), max_bytes
     for iteration in sorted(trial.iterations, reverse=True):
-        lines, objective = JsonLines(trial.iterations[iteration]), objective_of(trial.objective_keys(iteration))
-        groups = [script_json(shown_group(rows, iteration, objective)) for rows in grouped(lines)]
+        lines = JsonLines(trial.iterations[iteration])
+        groups = [script_json(shown_group(rows, iteration)) for rows in grouped(lines)]
         found.unreadable_lines += lines.unreadable
-        sizes = [len(group.encode("utf-8", "backslashreplace")) for group in groups]
-        fitting = sum(total <= left for total in accumulate(sizes))
-        if fitting < len(groups):
-            if not held and fitting:
-                held[iteration], found.cut = groups[:fitting], iteration
+        totals = list(accumulate(len(group.encode("utf-8", "backslashreplace")) for group in groups))
+        fitting = sum(total <= left for total in totals)
+        found.groups[:0] = groups[:fitting]
+        found.left_out = fitting < len(groups)
+        if found.left_out:
             break
-        left -= sum(sizes)
-        held[iteration] = groups
-    found.iterations = sorted(iteration for iteration, groups in held.items() if groups)
-    found.groups = [group for iteration in found.iterations for group in held[iteration]]
+        left -= totals[-1] if totals else 0
     return found
 
 
@@ -68,17 +53,12 @@ def script_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def objective_of(config: Mapping[str, Any]) -> ObjectiveSettings:
-    """The objective that a config trains with, the paper's where it is silent."""
-    return ObjectiveSettings(**objective_keys(config))
-
-
 def grouped(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """Rows of one file by group."""
     return [list(group) for _, group in groupby(rows, key=lambda row: row.get("group"))]
 
 
-def shown_group(rows: Sequence[Mapping[str, Any]], iteration: int, objective: ObjectiveSettings) -> dict[str, Any]:
+def shown_group(rows: Sequence[Mapping[str, Any]], iteration: int) -> dict[str, Any]:
     """One group, for the page."""
     first = rows[0]
     return {
@@ -86,43 +66,14 @@ def shown_group(rows: Sequence[Mapping[str, Any]], iteration: int, objective: Ob
         "id": str(first.get("question_id", "")),
         "question": str(first.get("question", "")),
         "gold": str(first.get("gold", "")),
-        "members": [_member(row) | advantages for row, advantages in zip(rows, group_advantages(rows, objective), strict=True)],
+        "members": [_member(row) for row in rows],
     }
-
-
-def group_advantages(rows: Sequence[Mapping[str, Any]], objective: ObjectiveSettings) -> list[dict[str, float | None]]:
-    """``outcome`` (A_acc), ``retrieval`` (A_ret) and ``advantage`` (A, eq. 10) of each rollout of a group.
-
-    Trajectories that failed (``end`` is error) have none, as in training. Where branches share tokens under
-    ``branch_advantage: hard``, this is each branch's own value, before the mean over those tokens.
-    """
-    alive = [row for row in rows if row.get("end") != "error"]
-    std, epsilon = objective.normalize_std, objective.advantage_epsilon
-    rewards = [(number(row.get("reward")) or 0.0) + _punishment(row, objective) for row in alive]
-    if objective.advantage_baseline == "kind":
-        outcome = kind_advantages(rewards, [bool(row.get("retrievals")) for row in alive], std, epsilon)
-    else:
-        outcome = outcome_advantages(rewards, std, epsilon)
-    retrieval = retrieval_advantages([number(row.get("retrieval_reward")) or 0.0 for row in alive], std, epsilon)
-    combined = combined_advantages(outcome, retrieval, objective.retrieval_advantage_weight)
-    found = iter(zip(outcome.tolist(), retrieval.tolist(), combined.tolist(), strict=True))
-    names = ("outcome", "retrieval", "advantage")
-    return [
-        {name: None for name in names}
-        if row.get("end") == "error"
-        else {name: round(value, 4) for name, value in zip(names, next(found), strict=True)}
-        for row in rows
-    ]
-
-
-def _punishment(row: Mapping[str, Any], objective: ObjectiveSettings) -> float:
-    limit, length = objective.max_response_tokens, len(row.get("token_ids", ())) + int(row.get("unfitting_tokens", 0))
-    return overlong_punishment(length, limit, objective.overlong_buffer_share * limit)
 
 
 def _member(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "reward": number(row.get("reward")),
+        "advantage": number(row.get("advantage")),
         "terms": {str(name): number(value) for name, value in (row.get("reward_terms") or {}).items()},
         "z": number(row.get("retrieval_reward")),
         "correct": bool(row.get("correct")),

@@ -30,6 +30,11 @@ class BuildProgress:
     embedded: int
     total: int
 
+    @property
+    def found(self) -> int:
+        """Those that were stored before."""
+        return self.done - self.embedded
+
 
 def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     """Yield the items in lists of ``size``, the last of them shorter."""

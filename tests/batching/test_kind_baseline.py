@@ -15,8 +15,6 @@ from rapo_rllib.batching.samples import sample_groups
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.envs.cursor import QuestionCursor
-from rapo_rllib.monitoring.transcripts import transcript
-from rapo_rllib.report.trajectories import group_advantages
 from rapo_rllib.settings import ObjectiveSettings, UpdateSettings
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 
@@ -72,13 +70,6 @@ def test_dynamic_sampling_metric_and_learner_agree_on_who_has_a_signal(
     cursor, dropped = QuestionCursor(SeedQuestions(1), seed=0), MAX_SAMPLING_ROUNDS * (not signal)
     assert sample_batch(lambda batch: SampleResult([group]), cursor, update, settings).groups_dropped == dropped
     assert group_has_signal(group, replace(settings, advantage_baseline="group"))
-
-
-def test_the_report_shows_the_advantages_that_were_trained_with() -> None:
-    group = group_of([1.0, 1.0, 0.0], [1.0, 0.0, 0.0])
-    rows = [transcript(group.question, t) for t in group.members]
-    shown = [row["advantage"] for row in group_advantages(rows, KIND)]
-    assert shown == pytest.approx([float(own[0]) for own in token_advantages(group, KIND)], abs=1e-4)
 
 
 def test_a_group_of_one_is_refused() -> None:

@@ -23,9 +23,7 @@ def test_a_buffer_is_described(make_buffer) -> None:
     buffer.insert([twin])
     buffer.set_note("import", {"unfinished": ["/a.jsonl"]})
     asked = [traces[0].question.upper(), traces[2].question, "Why is the sky blue?"]
-    seen = []
-    found = statistics(buffer, asked, LeakGuard(asked[:1]), lambda *counts: seen.append(counts))
-    assert seen == [(41, 41)]
+    found = statistics(buffer, asked, LeakGuard(asked[:1]))
     assert (found.traces, found.questions, found.by_source) == (41, 20, {"solver": 40, "other": 1})
     assert found.trajectories == 21
     assert found.mean_reward_by_source == {"solver": pytest.approx(1.0), "other": 0.5}

@@ -7,12 +7,13 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from rapo_rllib.cli import terminal
 from rapo_rllib.cli.main import app
-from rapo_rllib.cli.terminal import Display
 from rapo_rllib.embedding.local import resolve_embedder
 from rapo_rllib.milvus.lite.owner import Owner
 
@@ -66,14 +67,14 @@ def test_stopped_checked_described_and_dropped(folder: Path, monkeypatch: pytest
     from rapo_rllib.buffer import writing
 
     monkeypatch.setattr(writing, "WRITE_BATCH", 2)
-    show = Display.__call__
+    show = terminal.advance
 
-    def interrupted(display: Display, progress) -> None:
-        show(display, progress)
+    def interrupted(bar: Any, progress) -> None:
+        show(bar, progress)
         os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Display, "__call__", interrupted)
+        patch.setattr(terminal, "advance", interrupted)
         output = run("import", "a.jsonl", status=130)
     assert "Stopped after 2 step traces. The same command, run again, continues from there." in output
     assert "a.jsonl was not finished; run it again" in run("stats", status=1)

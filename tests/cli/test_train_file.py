@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 from cli_runs import checkpoints, rllib
 from train_here import train_here, train_toys
-from typer.testing import CliRunner
 
 from rapo_rllib.cli.jobs import prepare
-from rapo_rllib.cli.main import app
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.train.experiments import read_experiments
 
@@ -95,27 +93,6 @@ def test_a_checkpoint_is_continued(cartpole_run, tmp_path: Path) -> None:
     assert [result["training_iteration"] for result in results(tmp_path)] == [3]
     (checkpoint,) = checkpoints(tmp_path)
     assert f"rllib train file {folder / 'ppo.yaml'} --restore {checkpoint}" in done.stdout
-
-
-def evaluate(*arguments: str, status: int = 0) -> str:
-    result = CliRunner().invoke(app, ["evaluate", *arguments])
-    assert result.exit_code == status, result.output
-    return result.output
-
-
-def test_evaluate_runs_episodes_of_a_checkpoint(cartpole_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, _ = cartpole_run
-    monkeypatch.chdir(tmp_path)
-    checkpoint = str(checkpoints(folder)[-1])
-    said = evaluate(checkpoint, "--algo", "PPO", "--env", "CartPole-v1", "--episodes", "3")
-    numbers = json.loads((tmp_path / "evaluation" / "results.json").read_text())
-    assert numbers["algorithm"] == "PPO" and numbers["num_episodes"] == 3
-    assert 8 <= numbers["episode_return_min"] <= numbers["episode_return_mean"] <= numbers["episode_return_max"] <= 500
-    assert re.search(rf"episode_return_mean +{numbers['episode_return_mean']:.3f}", said)
-    assert "--algo DQN: the checkpoint is of PPO" in evaluate(checkpoint, "--algo", "DQN", "-o", "other", status=1)
-    for option in (("--benchmarks", "gsm8k"), ("--samples", "1"), ("--job", "job.yaml"), ("--agent-extra", "{}")):
-        assert f"{option[0]}: the checkpoint is of another algorithm" in evaluate(checkpoint, *option, status=1)
-    assert "are evaluated one at a time" in evaluate("some/model", checkpoint, "-b", "gsm8k", status=1)
 
 
 PYTHON_FILE = """

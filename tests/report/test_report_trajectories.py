@@ -6,17 +6,9 @@ import pytest
 from run_folders import TRACE, add_step, add_trace, outcome, sampled, write_trial
 
 from rapo_rllib.batching.samples import sample_groups
-from rapo_rllib.monitoring.transcripts import transcript
-from rapo_rllib.report.runs import read_trial
-from rapo_rllib.report.trajectories import (
-    group_advantages,
-    grouped,
-    objective_of,
-    script_json,
-    selected,
-    shown_group,
-    text_parts,
-)
+from rapo_rllib.monitoring.transcripts import transcript, write_transcripts
+from rapo_rllib.report.runs import JsonLines, read_trial
+from rapo_rllib.report.trajectories import grouped, script_json, selected, shown_group, text_parts
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import Question, Trajectory
 
@@ -51,13 +43,6 @@ def test_what_the_last_token_wrote_behind_the_answer_is_the_policys() -> None:
     assert parts[3]["text"] == "<answer>\\boxed{8}</answer> So"
 
 
-def test_a_result_that_had_no_room_is_part_of_the_length_that_was_punished() -> None:
-    objective = ObjectiveSettings(overlong_buffer_share=0.25, max_response_tokens=400)
-    huge, plain = Trajectory("q", [1], unfitting_tokens=500, end="length"), Trajectory("q", [1], end="eos")
-    rows = [transcript(QUESTION, trajectory) for trajectory in (huge, plain)]
-    assert [own["outcome"] for own in group_advantages(rows, objective)] == pytest.approx([-0.7071, 0.7071], abs=1e-3)
-
-
 def test_a_trace_ahead_of_all_steps_is_retrieved_text() -> None:
     trajectory = Trajectory("q", [1], hybrid=True)
     add_trace(trajectory)
@@ -75,7 +60,7 @@ def test_the_steps_that_it_begins_behind_are_a_part_of_their_own() -> None:
 
 
 def test_a_row_of_nothing_is_shown() -> None:
-    (member,) = shown_group([{}], 1, ObjectiveSettings())["members"]
+    (member,) = shown_group([{}], 1)["members"]
     assert member["parts"] == [] and member["reward"] is None and member["end"] == ""
 
 
@@ -86,44 +71,18 @@ def test_many_entropies_become_a_short_strip() -> None:
     assert part["tokens"] == 1200 and part["entropies"] == [1.0] * 120
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"normalize_std": False, "retrieval_advantage_weight": 1.0},
-        {"overlong_buffer_share": 0.5, "max_response_tokens": 60},
-    ],
-)
-def test_advantages_are_those_of_the_training(settings) -> None:
-    objective = objective_of(settings)
+def test_advantages_are_those_of_the_training(tmp_path) -> None:
+    objective = ObjectiveSettings(retrieval_advantage_weight=1.0, overlong_buffer_share=0.5, max_response_tokens=60)
     groups = [group for group in sampled(1, questions=12).groups if len(set(group.rewards)) > 1]
     groups[0].trajectories[0].end = "error"
     trained, _ = sample_groups(groups, objective)
     assert len(trained) > 3
-    for group, sample_group in zip(groups, trained, strict=True):
-        rows = [json.loads(json.dumps(transcript(group.question, t, objective))) for t in group.trajectories]
-        shown = [values["advantage"] for values in group_advantages(rows, objective)]
-        alive = [value for value, t in zip(shown, group.trajectories, strict=True) if t.end != "error"]
-        assert alive == pytest.approx([float(sample.advantages[0]) for sample in sample_group.samples], abs=1e-4)
-        assert all(value is None for value, t in zip(shown, group.trajectories, strict=True) if t.end == "error")
-
-
-def weight_of(trial, iteration: int) -> float:
-    """``a`` of the advantages that are shown of an iteration: A = (1 + a · A_ret) · A_acc."""
-    groups = [group for group in map(json.loads, selected(trial, 10**9).groups) if group["iteration"] == iteration]
-    members = [member for group in groups for member in group["members"]]
-    member = max(members, key=lambda member: abs(member["outcome"] * member["retrieval"]))
-    return (member["advantage"] / member["outcome"] - 1) / member["retrieval"]
-
-
-def test_advantages_have_the_settings_of_their_iteration(tmp_path) -> None:
-    write_trial(tmp_path, iterations=3, params={"retrieval_advantage_weight": 0.7})
-    rows = [json.loads(line) for line in (tmp_path / "result.json").read_text().splitlines()][:2]
-    for row, weight in zip(rows, (0.0, 0.5), strict=True):  # as an exploit of population based training changes it
-        row["config"]["retrieval_advantage_weight"] = weight
-    (tmp_path / "result.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    trial = read_trial(tmp_path)
-    assert [weight_of(trial, number) for number in (1, 2, 3)] == pytest.approx([0.0, 0.5, 0.7], abs=1e-3)
+    write_transcripts(str(tmp_path), "iteration_00001.jsonl", groups, objective=objective)
+    shown = [shown_group(rows, 1)["members"] for rows in grouped(JsonLines(tmp_path / "iteration_00001.jsonl"))]
+    assert shown[0][0]["advantage"] is None
+    for members, samples in zip([shown[0][1:], *shown[1:]], trained, strict=True):
+        expected = [float(sample.advantages[0]) for sample in samples.samples]
+        assert [member["advantage"] for member in members] == pytest.approx(expected, abs=1e-4)
 
 
 def test_groups_are_told_apart_by_number() -> None:
@@ -131,21 +90,17 @@ def test_groups_are_told_apart_by_number() -> None:
     assert [len(group) for group in grouped(rows)] == [2, 1]
 
 
-def test_the_page_holds_what_fits(tmp_path) -> None:
+def test_the_page_holds_the_newest_that_fit(tmp_path) -> None:
     trial = read_trial(write_trial(tmp_path, iterations=8))
     everything = selected(trial, 10**9)
-    assert everything.iterations == list(range(1, 9)) and everything.cut is None and len(everything.groups) == 24
+    numbers = [json.loads(group)["iteration"] for group in everything.groups]
+    assert numbers == sorted([*range(1, 9)] * 3) and not everything.left_out
     total = sum(map(len, everything.groups))
     half = selected(trial, total // 2)
-    assert 1 < len(half.iterations) < 8 and half.iterations[-1] == 8
-    assert sum(map(len, half.groups)) <= total // 2
-
-
-def test_of_a_too_large_iteration_the_first_questions_fit(tmp_path) -> None:
-    trial = read_trial(write_trial(tmp_path, iterations=2))
-    size = len(selected(trial, 10**9).groups[-1])
-    cut = selected(trial, int(size * 1.7))
-    assert cut.iterations == [2] and cut.cut == 2 and len(cut.groups) == 1
+    assert half.left_out and half.groups[-3:] == everything.groups[-3:]
+    assert total // 4 < sum(map(len, half.groups)) <= total // 2
+    few = selected(trial, int(len(everything.groups[-3]) * 1.7))
+    assert few.left_out and few.groups == everything.groups[-3:-2]
     assert selected(trial, 10).groups == []
 
 

@@ -14,7 +14,7 @@ import typer
 from rapo_rllib.cli.buffer.commands import buffer_app
 from rapo_rllib.cli.jobs import job_config
 from rapo_rllib.cli.options import Concurrency, Extra, KeyVariables, Overrides, Seed, Timeout, json_object
-from rapo_rllib.cli.terminal import INTERRUPTED, attempts_display, counted, fail
+from rapo_rllib.cli.terminal import INTERRUPTED, attempts_display, fail, progress_bar
 from rapo_rllib.errors import RolloutError
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def _store(keeping: Keeping, asked: Sequence[Question], journal: Journal, place:
     """Store the steps of finished attempts; return the number of step traces in the buffer."""
     from rapo_rllib.buffer.store import StepTraceBuffer
 
-    with closing(StepTraceBuffer(place)) as buffer, counted("questions") as tell:
-        keeping.store(journal, asked, buffer, tell)
+    with closing(StepTraceBuffer(place)) as buffer, progress_bar("questions", of=asked) as each:
+        keeping.store(journal, each, buffer)
         count = buffer.count()
     typer.echo(f"Collection {place.collection!r} at {place.uri} holds {count:,} step traces.")
     return count

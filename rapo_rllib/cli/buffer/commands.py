@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rapo_rllib.cli.options import Collection, NewEmbedder, Uri
-from rapo_rllib.cli.terminal import counted, one_line_errors, resumable
+from rapo_rllib.cli.terminal import one_line_errors, resumable
 
 if TYPE_CHECKING:
     from rapo_rllib.buffer.leak_guard import LeakGuard
@@ -100,7 +100,6 @@ def search(
     source: Annotated[list[str] | None, typer.Option(help="Only those of this agent; may be repeated.")] = None,
     min_reward: Annotated[float | None, typer.Option(help="Only those with this reward or more.")] = None,
     as_json: AsJson = False,
-    embedder: Annotated[str | None, typer.Option(help="The one that it must have been made with (default: any).")] = None,
 ) -> None:
     """Show the step traces whose keys are nearest to a question, or to the history of one."""
     from rapo_rllib.settings import TraceFilter
@@ -108,7 +107,7 @@ def search(
 
     chosen = TraceFilter(sources=tuple(source) if source else None, min_reward=min_reward)
     query = HistoryQuery(text, "") if question is None else HistoryQuery(question, text)
-    with opened(uri, collection, {"embedder": embedder}, filter=chosen) as buffer:
+    with opened(uri, collection, {}, filter=chosen) as buffer:
         (hits,) = buffer.retrieve([query], top_k)
         for number, hit in enumerate(hits, start=1):
             record = {"similarity": round(hit.similarity, 4), **asdict(hit.trace)}
@@ -130,9 +129,7 @@ def stats(
         from rapo_rllib.buffer.statistics import statistics
 
         texts = [text for path in questions or [] for text in question_texts(path, "--questions")]
-        guard = evaluation_guard(evaluation)
-        with counted("step traces", quiet=as_json) as tell:
-            found = statistics(buffer, texts, guard, tell)
+        found = statistics(buffer, texts, evaluation_guard(evaluation))
         typer.echo(json.dumps(asdict(found), ensure_ascii=False) if as_json else "\n".join(_statistics(found)))
     if found.leaks or found.missing or found.unfinished:
         raise typer.Exit(1)
@@ -149,8 +146,7 @@ def export(
     with opened(uri, collection) as buffer:
         from rapo_rllib.buffer.exporting import export_traces
 
-        with counted("step traces") as tell:
-            count = export_traces(buffer, file, overwrite, tell)
+        count = export_traces(buffer, file, overwrite)
         typer.echo(f"{file} holds the {count:,} step traces of {buffer.uri} ({collection}).")
 
 

@@ -1,1 +1,1 @@
-"""``rllib evaluate``: models on benchmarks, and checkpoints in their environments."""
+"""``rllib evaluate``: language models on benchmarks."""

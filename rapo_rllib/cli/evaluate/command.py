@@ -1,4 +1,4 @@
-"""``rllib evaluate``: language models on named benchmarks, or a checkpoint of any RLlib algorithm in its environment."""
+"""``rllib evaluate``: language models on named benchmarks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ if TYPE_CHECKING:
     from rapo_rllib.evaluation.models import AskedBenchmark
 
 RESULTS = "results.json"
-_OF_EPISODES = ("algo", "env", "episodes", "steps")  # parameters that mean something for other algorithms only
-_OF_ALL = ("models", "output", "set_")
 
 
 def evaluate(
-    context: typer.Context,
     models: Annotated[
         list[str],
         typer.Argument(
@@ -62,28 +59,14 @@ def evaluate(
     agent_concurrency: Concurrency = 16,
     agent_timeout_s: Timeout = 120.0,
     agent_extra: Extra = None,
-    algo: Annotated[str | None, typer.Option(help="RLlib algorithm that the checkpoint must be of.")] = None,
-    env: Annotated[str | None, typer.Option("--env", "-e", help="Environment, in place of the checkpoint's.")] = None,
-    episodes: Annotated[int | None, typer.Option(min=1, help="Episodes of any other algorithm (default: 10).")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps of any other algorithm, in place of episodes.")] = None,
 ) -> None:
-    """Evaluate language models on benchmarks, without retrieval unless asked; or a checkpoint of any RLlib algorithm."""
+    """Evaluate language models on benchmarks, without retrieval unless asked."""
     from rapo_rllib.cli.evaluate.choices import chosen_models
 
     overrides = [key_value(item) for item in set_ or ()]
     with one_line_errors(f"Stopped. The same command continues with what is left; {output} has the rest."):
-        other, file = _is_of_another_algorithm(context, models), output / RESULTS
-        if file.exists():
+        if (output / RESULTS).exists():
             raise ValueError(f"--output {output}: holds the results of another evaluation: name another folder")
-        if episodes and steps:
-            raise ValueError("--episodes and --steps both say how long: leave one out")
-        if other:
-            from rapo_rllib.cli.evaluate.episodes import evaluate_episodes
-
-            overrides += [] if env is None else [("env", env)]
-            asked_for = (episodes or 10, "episodes") if steps is None else (steps, "timesteps")
-            _write(file, evaluate_episodes(Path(models[0]).expanduser(), algo, *asked_for, overrides))
-            return
         extra = json_object(agent_extra, "--agent-extra") or {}
         requests = {"concurrency": agent_concurrency, "timeout_s": agent_timeout_s, "extra": extra}
         temperature = 0.0 if temperature is None and samples == 1 else temperature
@@ -97,28 +80,6 @@ def evaluate(
                 )
         overrides += [] if answers is None else [("env_config.read_answer", answers)]
         _evaluate(choices, benchmarks, max_questions, output, job, overrides)
-
-
-def _is_of_another_algorithm(context: typer.Context, models: Sequence[str]) -> bool:
-    """Whether the model is a checkpoint of another algorithm, not a language model.
-
-    Raises:
-        ValueError: several models, of which one is; or an option was given that would do nothing.
-    """
-    from rapo_rllib.checkpoints.folder import MANIFEST
-
-    folders = [Path(model).expanduser() for model in models]
-    others = [each for each in folders if (each / "rllib_checkpoint.json").is_file() and not (each / MANIFEST).is_file()]
-    if others and len(models) > 1:
-        raise ValueError(f"{others[0]}: checkpoints of RLlib's other algorithms are evaluated one at a time")
-    for parameter in context.command.params:
-        name, source = str(parameter.name), context.get_parameter_source(str(parameter.name))
-        given = source is not None and source.name == "COMMANDLINE" and name not in _OF_ALL
-        if given and (name in _OF_EPISODES) != bool(others):
-            of_others = ": the checkpoint is of another algorithm than RAPO, which answers no questions"
-            of_models = f" is for checkpoints of RLlib's other algorithms; {models[0]!r} is a language model"
-            raise ValueError(f"{parameter.opts[0]}{of_others if others else of_models}")
-    return bool(others)
 
 
 def _evaluate(
@@ -145,7 +106,9 @@ def _evaluate(
             with attempts_display(label) as display:
                 evaluate_model(label, choice, config, asked, journal, display)
         found = _numbers(settings, asked, journal)
-    _write(output / RESULTS, {"settings": settings, "benchmarks": found}, ", transcripts beside it")
+    file = output / RESULTS
+    file.write_text(json.dumps({"settings": settings, "benchmarks": found}, indent=2) + "\n", encoding="utf-8")
+    typer.echo(f"The numbers are in {file}, transcripts beside it.")
     show(found, settings)
 
 
@@ -177,9 +140,3 @@ def _numbers(settings: dict[str, Any], asked: Sequence[AskedBenchmark], journal:
                 models[label]["to_first"] = paired_difference(first, accuracies(attempts))
         found[name] = {"models": models}
     return found
-
-
-def _write(file: Path, found: dict[str, Any], more: str = "") -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    typer.echo(f"The numbers are in {file}{more}.")

@@ -47,7 +47,7 @@ def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
             config = _made_config(spec, variant)
             _boundary(config.preflight if hasattr(config, "preflight") else config.validate)
             if scheduler is not None:
-                check_scheduler(scheduler, spec.scheduler, variant, config, lambda values: _made_config(spec, values))
+                check_scheduler(scheduler, spec.scheduler, variant, config)
             needed.append(dict(spec.algorithm.default_resource_request(config).required_resources))
         return needed
     except ValueError as error:

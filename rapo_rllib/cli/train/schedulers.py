@@ -1,16 +1,17 @@
 """``scheduler:`` of an experiment: one of Tune's trial schedulers by name, with its own arguments.
 
-    {type: pbt, metric: ..., hyperparam_mutations: {...}}  --names checked, searches made-->  PopulationBasedTraining(...)
-
 Tune's own ``create_scheduler`` drops arguments that it does not know without a word, and has no name for ASHA.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.cli.values import with_searches
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 MUTATIONS = "hyperparam_mutations"
-_ASHA, _PBT = "async_hyperband", "pbt"  # as Tune calls them
-_OTHER_NAMES = {"asha": _ASHA, "ashascheduler": _ASHA, "populationbasedtraining": _PBT}
 
 
 def make_scheduler(given: Mapping[str, Any]) -> Any:
@@ -57,33 +56,25 @@ def make_scheduler(given: Mapping[str, Any]) -> Any:
 
 
 def _scheduler_class(name: Any) -> Any:
-    from ray.tune.schedulers import SCHEDULER_IMPORT
+    from ray.tune.schedulers import SCHEDULER_IMPORT, ASHAScheduler
 
-    known = sorted({"asha", *SCHEDULER_IMPORT})
-    found = SCHEDULER_IMPORT.get(_OTHER_NAMES.get(str(name).lower(), str(name).lower()))
-    if found is None:
-        raise ValueError(f"scheduler.type = {name!r}: must be one of {', '.join(known)}")
+    known: dict[str, Any] = {**SCHEDULER_IMPORT, "asha": ASHAScheduler}
+    if str(name) not in known:
+        raise ValueError(f"scheduler.type = {name!r}: must be one of {', '.join(sorted(known))}")
     try:
-        return found() if inspect.isfunction(found) else found  # a function imports what needs more packages
+        return known[name]() if inspect.isfunction(known[name]) else known[name]  # a function imports what needs more packages
     except ImportError as error:
         raise ValueError(f"scheduler.type = {name!r}: {error}") from error
 
 
-def check_scheduler(
-    scheduler: Any,
-    given: Mapping[str, Any],
-    variant: Mapping[str, Any],
-    config: AlgorithmConfig,
-    made_config: Callable[[dict[str, Any]], Any],
-) -> None:
-    """Refuse what a scheduler would fail at in the middle of a run: a metric that comes too seldom, a value no config takes.
+def check_scheduler(scheduler: Any, given: Mapping[str, Any], variant: Mapping[str, Any], config: AlgorithmConfig) -> None:
+    """Refuse what a scheduler would fail at in the middle of a run: a metric that comes too seldom, a nested key without value.
 
     Args:
         scheduler: Tune's.
         given: its type and arguments.
         variant: what the experiment says in ``config``.
         config: the ``AlgorithmConfig`` made of it.
-        made_config: makes one of another variant, refusing unknown keys and values of a wrong kind.
 
     Raises:
         ValueError: naming the key and what to do.
@@ -97,20 +88,12 @@ def check_scheduler(
             "scheduler.require_attrs to false, or evaluate every iteration"
         )
     begun = flattened(variant)
-    for key, values in flattened(mutations_of(given)).items():
-        name, dotted = f"scheduler.{MUTATIONS}.{key.replace('/', '.')}", f"config.{key.replace('/', '.')}"
+    for key in flattened(mutations_of(given)):
         if key not in begun and "/" in key:  # Tune draws one where a key of the top level has none
-            raise ValueError(f"{name}: {dotted} has no value to begin with; give it one, or a search")
-        if isinstance(begun.get(key), list) and not isinstance(values, list):
+            dotted = key.replace("/", ".")
             raise ValueError(
-                f"{name}: {dotted} = {begun[key]!r} is a schedule, which cannot be multiplied; leave it out of config, "
-                "or give a list of schedules to choose from"
+                f"scheduler.{MUTATIONS}.{dotted}: config.{dotted} has no value to begin with; give it one, or a search"
             )
-        for value in values if isinstance(values, list) else bounds(values):
-            try:
-                _ = value is None or made_config(with_value(variant, key, value)).validate()
-            except ValueError as error:
-                raise ValueError(f"{name}: the value {value!r} is refused: {error}") from error
 
 
 def mutations_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,30 +109,14 @@ def mutations_of(given: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def bounds(values: Any) -> list[Any]:
-    """Return the lowest and the highest number of a search space of Tune; None for an open end.
-
-    Example: [0.1, 0.9] for ``tune.uniform(0.1, 0.9)``, [1, 3] for ``tune.randint(1, 4)``.
-    """
+def _bounds(values: Any) -> tuple[float, float]:
+    """Return the lowest and the highest number of a search space of Tune, infinite where it is open."""
     from ray.tune.search.sample import Integer
 
     if numbers := [one for one in getattr(values, "categories", ()) if isinstance(one, int | float)]:
-        return [min(numbers), max(numbers)]
-    low, high = getattr(values, "lower", None), getattr(values, "upper", None)
-    if isinstance(values, Integer):
-        high = values.upper - 1  # Tune's upper end of whole numbers is outside
-    return [None if end in (-float("inf"), float("inf")) else end for end in (low, high)]
-
-
-def with_value(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
-    """Copy a config with another value at ``a/b``."""
-    changed = deepcopy(dict(config))
-    *parents, last = key.split("/")
-    inner = changed
-    for parent in parents:
-        inner = inner.setdefault(parent, {})
-    inner[last] = value
-    return changed
+        return min(numbers), max(numbers)
+    low, high = getattr(values, "lower", -math.inf), getattr(values, "upper", math.inf)
+    return low, high - isinstance(values, Integer)  # Tune's upper end of whole numbers is outside
 
 
 @dataclass(frozen=True)
@@ -159,10 +126,11 @@ class _WithinRange:
     mutations: dict[str, Any]
 
     def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
-        now = flattened(config)
+        changed = deepcopy(config)
         for key, values in flattened(self.mutations).items():
             if not isinstance(values, list):
-                low, high = bounds(values)
-                value = now[key] if low is None else max(now[key], low)
-                config = with_value(config, key, value if high is None else min(value, high))
-        return config
+                *parents, last = key.split("/")
+                inner = reduce(getitem, parents, changed)
+                low, high = _bounds(values)
+                inner[last] = min(max(inner[last], low), high)
+        return changed
