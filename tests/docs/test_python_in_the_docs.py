@@ -1,4 +1,4 @@
-"""Python blocks of docs are run, those of pages that have no test of their own."""
+"""Every Python block of README and docs is run, or checked: here, or by the test that is named."""
 
 from __future__ import annotations
 
@@ -8,17 +8,33 @@ from typing import Any
 
 import pytest
 from local_service import Reply, local_service
-from pages import REPOSITORY, blocks
+from pages import REPOSITORY, blocks, every, is_a_test
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.corpus.passages import read_passages
 from rapo_rllib.tools.function import JsonFunction
+
+HERE = {"docs/algorithm.md", "docs/security.md"}
+ELSEWHERE = {
+    "docs/agents.md": "endpoint/test_agents.py::test_the_agent_of_the_page",
+    "README.md": "docs/test_readme.py::test_its_program_is_a_part_of_the_one_that_a_test_trains",
+    # also a program of TRL, for GPUs: its names
+    "docs/from_verl_or_trl.md": "docs/test_from_verl_or_trl.py::test_rewards_and_objects_of_trl",
+    "docs/jobs.md": "e2e/test_python_page.py::test_the_program_of_the_python_page_trains",
+    "docs/rewards.md": "rewards/test_own.py::test_the_example_of_the_page_about_rewards",
+    "docs/tools.md": "tools/test_tools_in_the_docs.py::test_they_run",
+}
 
 
 def run(page: str, **given: Any) -> None:
     """The last block of ``page``, which has the names ``given``."""
     block = blocks(REPOSITORY / page, "python")[-1]
     exec(compile(block, page, "exec"), {"__name__": "__main__", **given})
+
+
+def test_every_page_has_a_test() -> None:
+    assert {page for page, _ in every("python")} == HERE | set(ELSEWHERE)
+    assert [test for test in ELSEWHERE.values() if not is_a_test(test)] == []
 
 
 def test_ablations() -> None:

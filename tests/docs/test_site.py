@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import html
 import json
 import os
 import re
@@ -14,9 +16,23 @@ from typing import Any
 import pytest
 import yaml
 from pages import REPOSITORY
+from syntax import tree_of
 
 MEASURED = ("RESULTS", "LEARNING", "learning_plan", "equal_traces_plan")
 ADDED = {"index.md", *(f"benchmarks/{page}.md" for page in MEASURED)}  # by docs/site_pages.py
+FILES = {path.stem for path in (REPOSITORY / "rapo_rllib" / "objective").glob("*.py")}
+OBJECTIVE = [f"rapo_rllib.objective.{name}" for name in sorted(FILES - {"__init__", "loss_metrics"})]
+API = {
+    "config": ["rapo_rllib.algorithm.config.RAPOConfig", "rapo_rllib.algorithm.config.RAPOConfig.training"],
+    "algorithm": ["rapo_rllib.algorithm.algorithm.RAPO", "rapo_rllib.env_runner.env_runner.RAPOEnvRunner"],
+    "environments": ["rapo_rllib.envs.tool_env.ToolEnv", "rapo_rllib.envs.base.LazyQuestions.make"],
+    "tools": ["rapo_rllib.tools.base.Tool.run", "rapo_rllib.tools.base.ToolLimits", "rapo_rllib.tools.base.KeepsState.session"],
+    "rewards": ["rapo_rllib.rewards.score.Score"],
+    "buffer": ["rapo_rllib.buffer.store.StepTraceBuffer"],
+    "rollout": ["rapo_rllib.rollout.engine.Engine.submit"],
+    "learner": ["rapo_rllib.learner.learner.RAPOTorchLearner"],
+    "types": ["rapo_rllib.types.Trajectory", "rapo_rllib.errors.WeightSyncError"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +58,44 @@ def navigation() -> list[str]:
     return list(leaves(yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
 
 
+def plain(page: Path) -> str:
+    """The words of a page, without its tags and with single blanks."""
+    text = html.unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))
+    return re.sub(r"\s+", " ", text)
+
+
+def found(name: str) -> ast.AST:
+    """The class or function that the dotted ``name`` is about."""
+    parts = name.split(".")
+    depth = max(n for n in range(1, len(parts)) if (REPOSITORY / Path(*parts[:n])).with_suffix(".py").is_file())
+    node: Any = tree_of((REPOSITORY / Path(*parts[:depth])).with_suffix(".py").read_text(encoding="utf-8"))
+    for part in parts[depth:]:
+        node = [child for child in members(node.body) if getattr(child, "name", None) == part][-1]
+    return node
+
+
+def members(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements, those of both branches of an `if` too."""
+    for child in body:
+        yield from members([*child.body, *child.orelse]) if isinstance(child, ast.If) else (child,)
+
+
+def first_words(name: str) -> str:
+    """The beginning of a docstring, up to where markup may begin."""
+    doc = ast.get_docstring(found(name)) or ""
+    return re.split(r"[`*\n]", doc)[0].strip()
+
+
+def arguments(name: str) -> list[str]:
+    node = found(name)
+    return [each.arg for each in node.args.args if each.arg not in ("self", "cls")] if isinstance(node, ast.FunctionDef) else []
+
+
+def functions(module: str) -> list[str]:
+    tree = tree_of((REPOSITORY / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+    return [f"{module}.{node.name}" for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[0] != "_"]
+
+
 def test_the_navigation_holds_every_page_once() -> None:
     docs = REPOSITORY / "docs"
     pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
@@ -57,17 +111,27 @@ def test_each_page_is_there_and_can_be_searched(site: Path) -> None:
     assert any("retriev" in entry["text"] for entry in index)
 
 
-def test_pages_of_the_python_api_hold_every_equation_and_no_name_twice(site: Path) -> None:
-    """That a name which a page asks for is there, the strict build checks."""
-    pages = (REPOSITORY / "docs" / "api").glob("*.md")
-    shown = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("::: ")]
-    assert len(shown) == len(set(shown))
-    equations = (site / "api" / "objective.html").read_text(encoding="utf-8")
-    files = {path.stem: path.read_text() for path in (REPOSITORY / "rapo_rllib" / "objective").glob("*.py")}
-    for module in set(files) - {"__init__", "inputs", "loss_metrics"}:
-        names = re.findall(r"^def ([a-z]\w*)", files[module], flags=re.MULTILINE)
-        assert names
-        assert [name for name in names if f'id="rapo_rllib.objective.{module}.{name}"' not in equations] == []
+@pytest.mark.parametrize(("page", "name"), [(page, name) for page, names in API.items() for name in names])
+def test_a_page_of_the_api_has_signature_and_docstring(site: Path, page: str, name: str) -> None:
+    file = site / "api" / f"{page}.html"
+    assert f'id="{name}"' in file.read_text(encoding="utf-8")
+    words = first_words(name)
+    assert len(words) > 8 and words in plain(file)
+    assert all(re.search(rf"\b{argument}: ", plain(file)) for argument in arguments(name))
+
+
+@pytest.mark.parametrize(
+    "module", sorted(set(OBJECTIVE) - {f"rapo_rllib.objective.{name}" for name in ("__init__", "inputs", "loss_metrics")})
+)
+def test_the_equations_are_on_their_page(site: Path, module: str) -> None:
+    file = site / "api" / "objective.html"
+    source, text = file.read_text(encoding="utf-8"), plain(file)
+    names = functions(module)
+    assert names
+    for name in names:
+        assert f'id="{name}"' in source
+        assert first_words(name) in text
+        assert all(f"{argument}: " in text for argument in arguments(name))
 
 
 def test_links_inside_the_site_lead_somewhere(site: Path) -> None:
@@ -95,3 +159,9 @@ def test_a_list_or_table_begins_behind_an_empty_line() -> None:
     pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")), *(REPOSITORY / "benchmarks").glob("*.md")]
     texts = {page.name: re.sub(r"^```.*?^```", "```", page.read_text(), flags=re.DOTALL | re.MULTILINE) for page in pages}
     assert [(name, match[0]) for name, text in texts.items() for match in GLUED.finditer(text)] == []
+
+
+def test_a_page_of_the_python_api_shows_nothing_twice() -> None:
+    pages = (REPOSITORY / "docs" / "api").glob("*.md")
+    shown = [line for page in pages for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("::: ")]
+    assert len(shown) == len(set(shown))

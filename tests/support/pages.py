@@ -42,6 +42,13 @@ def commands_in_sentences() -> list[tuple[str, list[str]]]:
     return found
 
 
+def is_a_test(name: str) -> bool:
+    """Whether ``file.py::function`` is a test, the file being below ``tests``."""
+    file, _, function = name.partition("::")
+    text = (REPOSITORY / "tests" / file).read_text(encoding="utf-8")
+    return function.startswith("test_") and re.search(rf"^def {function}\(", text, flags=re.MULTILINE) is not None
+
+
 def metrics_on_the_page() -> set[str]:
     """Full names of docs/metrics.md: what stands in the first column, behind the prefix in the section's heading."""
     found, prefix = set(), ""
