@@ -156,8 +156,6 @@ ELSEWHERE = {
     "rllib buffer": "cli/test_buffer_docs.py::test_a_command_of_the_page",  # with the files of the page, as they stand
     # an engine of its own
     "rllib evaluate CHECKPOINT --benchmarks": "e2e/test_evaluate_engine.py::test_with_retrieval_every_attempt_is_shown_a_trace",
-    # a checkpoint of PPO
-    "rllib evaluate CHECKPOINT --algo": "cli/test_train_file.py::test_evaluate_runs_episodes_of_a_checkpoint",
     # a server for people, not installed; what it reads
     "tensorboard": "cli/test_logged_job.py::test_tensorboard_has_the_nested_numbers_by_default",
     "rllib example list": "cli/test_example.py::test_every_example_is_listed_with_a_line_about_it",  # its own page of tests
