@@ -92,11 +92,8 @@ def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -
     mixing = settings.off_policy
     if not mixing.off_policy_trajectories:
         return None
-    source: OffPolicySource
-    if mixing.off_policy_source == "replay":
-        source = ReplayStore(choice=mixing.replay_choice)
-    else:
-        source = _expert_source(settings, asked, progress)
+    replays = mixing.off_policy_source == "replay"
+    source: OffPolicySource = ReplayStore() if replays else _expert_source(settings, asked, progress)
     return OffPolicyMixing(source, mixing.off_policy_trajectories, seed=settings.rllib.seed or 0)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from rapo_rllib.config.gpus import check_gpus
 from rapo_rllib.config.presets import check_preset
 from rapo_rllib.settings import ObjectiveSettings, Settings, WarmStartSettings
-from rapo_rllib.settings.knobs import knobs
 from rapo_rllib.validation import refuse_unknown_keys
 
 
@@ -160,26 +159,18 @@ def _check_objective(objective: ObjectiveSettings) -> None:
 
 
 def _check_credit(settings: Settings) -> None:
-    """Advantages of single steps: what they need, and keys that would say nothing."""
+    """Advantages of single steps: what they need, and a key that would say nothing."""
     objective = settings.objective
-    per_step = objective.credit != "trajectory"
-    if per_step and objective.importance_level == "sequence":
+    if objective.credit == "gigpo" and objective.importance_level == "sequence":
         raise ValueError(
-            f"credit = {objective.credit!r} with importance_level = 'sequence': one ratio for all tokens trains each by the "
-            "mean of their advantages; set importance_level to 'sequence_token'"
+            "credit = 'gigpo' with importance_level = 'sequence': one ratio for all tokens trains each by the mean of their "
+            "advantages; set importance_level to 'sequence_token'"
         )
-    read_by = {
-        "step_discount": per_step,
-        "turn_baseline": objective.credit == "turn",
-    }
-    asked_by = {"step_discount": "'step', 'turn' or 'gigpo'", "turn_baseline": "'turn'"}
-    for name, is_read in read_by.items():
-        value = getattr(objective, name)
-        if not is_read and value != knobs(ObjectiveSettings)[name].default:
-            raise ValueError(
-                f"{name} = {value!r} with credit = {objective.credit!r}, which does not read it: set credit to "
-                f"{asked_by[name]}, or leave {name} out"
-            )
+    if objective.credit != "gigpo" and objective.step_discount != ObjectiveSettings.step_discount:
+        raise ValueError(
+            f"step_discount = {objective.step_discount} with credit = 'trajectory', which does not read it: set credit to "
+            "'gigpo', or leave step_discount out"
+        )
 
 
 def _check_group_size(settings: Settings) -> None:

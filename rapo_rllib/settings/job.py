@@ -81,11 +81,6 @@ class OffPolicySettings(Knobs):
     off_policy_source: Literal["expert", "replay"] = knob(
         "expert", "their source: an `expert` (LUFFY; for single steps, its step), or the policy's earlier successes (`replay`)"
     )
-    replay_choice: Literal["newest", "value"] = knob(
-        "newest",
-        "successes that are kept and replayed: the `newest`, drawn at random; or by `value`: of least entropy, most often for "
-        "questions that the group answers half of the time (ExGRPO)",
-    )
     expert_start_share: float = knob(
         0.0,
         "share of the groups that may begin behind an expert's first steps for their question, as far as single steps leave "

@@ -21,7 +21,7 @@ from rapo_rllib.settings import ObjectiveSettings, UpdateSettings
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 
 KIND = ObjectiveSettings(normalize_std=False, retrieval_advantage_weight=0.0, advantage_baseline="kind")
-CREDITS = ["trajectory", "step", "turn", "gigpo"]
+CREDITS = ["trajectory", "gigpo"]
 
 
 def member(reward: float, helped: bool, seed: int) -> Trajectory:
