@@ -39,7 +39,7 @@ class TrainingKeys(TypedDict, total=False):
     clip_high: float
     dual_clip: float | None
     clip_mode: Literal["hard", "gradient_preserving"]
-    importance_level: Literal["token", "sequence", "sequence_token"]
+    importance_level: Literal["token", "sequence"]
     kl_coeff: float
     loss_aggregation: Literal["trajectory", "token", "constant"]
     overlong_buffer_share: float

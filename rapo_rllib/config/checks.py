@@ -151,21 +151,11 @@ def _check_objective(objective: ObjectiveSettings) -> None:
             f"clip_mode = 'gradient_preserving' with dual_clip = {objective.dual_clip}: the dual clip cuts off a gradient that "
             "is to be preserved; set dual_clip to null"
         )
-    if objective.importance_level == "sequence" and objective.branch_advantage == "hard":
-        raise ValueError(
-            "importance_level = 'sequence' with branch_advantage = 'hard': one ratio for all tokens trains each by the mean of "
-            "their advantages; set importance_level to 'sequence_token'"
-        )
 
 
 def _check_credit(settings: Settings) -> None:
-    """Advantages of single steps: what they need, and a key that would say nothing."""
+    """A key that would say nothing."""
     objective = settings.objective
-    if objective.credit == "gigpo" and objective.importance_level == "sequence":
-        raise ValueError(
-            "credit = 'gigpo' with importance_level = 'sequence': one ratio for all tokens trains each by the mean of their "
-            "advantages; set importance_level to 'sequence_token'"
-        )
     if objective.credit != "gigpo" and objective.step_discount != ObjectiveSettings.step_discount:
         raise ValueError(
             f"step_discount = {objective.step_discount} with credit = 'trajectory', which does not read it: set credit to "

@@ -35,10 +35,8 @@ class ObjectiveSettings(Knobs):
     clip_mode: Literal["hard", "gradient_preserving"] = knob(
         "hard", "`hard` (eq. 11), or `gradient_preserving`: clip the forward pass only (GPPO)"
     )
-    importance_level: Literal["token", "sequence", "sequence_token"] = knob(
-        "token",
-        "importance ratio of a `token`, of the `sequence` (GSPO), or of the sequence with each token's own gradient "
-        "(`sequence_token`, GSPO-token)",
+    importance_level: Literal["token", "sequence"] = knob(
+        "token", "importance ratio of a `token`, or of the `sequence`, with each token's own gradient (GSPO)"
     )
     kl_coeff: float = knob(0.0, "`β` of the KL term to the initial model (paper: 0)", at_least=0)
     loss_aggregation: Literal["trajectory", "token", "constant"] = knob(

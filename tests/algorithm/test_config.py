@@ -65,7 +65,6 @@ NATIVE = {"format": "native"}
         ({"credit": "gigpo", "group_size": 1, "num_hybrid": 0}, "credit = 'gigpo' with group_size = 1"),
         ({"group_size": 1, "num_hybrid": 0}, "group_size = 1: a trajectory is compared with the others"),
         ({"preset": "grpo", "group_size": 1}, "group_size = 1: a trajectory is compared with the others"),
-        ({"credit": "gigpo", "importance_level": "sequence"}, "set importance_level to 'sequence_token'"),
         ({"credit": "gigpo", "step_discount": 0}, "step_discount = 0: must be a number above 0 and at most 1"),
         ({"credit": "gigpo", "step_discount": 1.5}, "step_discount = 1.5: must be a number above 0 and at most 1"),
         (
@@ -74,16 +73,12 @@ NATIVE = {"format": "native"}
         ),
         ({"clip_mode": "gradient_preserving", "dual_clip": 3.0}, "is to be preserved; set dual_clip to null"),
         (
-            {"importance_level": "sequence", "branch_advantage": "hard"},
-            "importance_level = 'sequence' with branch_advantage = 'hard'",
-        ),
-        (
             {"importance_level": "sequence", "off_policy_trajectories": 1},
             "importance_level = 'sequence' with off_policy_source = 'expert'",
         ),
         (
-            {"importance_level": "sequence_token", "off_policy_trajectories": 1, "off_policy_source": "replay"},
-            "importance_level = 'sequence_token' with off_policy_shaping = 0.1",
+            {"importance_level": "sequence", "off_policy_trajectories": 1, "off_policy_source": "replay"},
+            "importance_level = 'sequence' with off_policy_shaping = 0.1",
         ),
         ({"shown_steps": "own", "importance_level": "sequence"}, "shown_steps = 'own' with importance_level = 'sequence'"),
         ({"shown_steps": "imitated", "off_policy_shaping": None}, "set off_policy_shaping to 0.1"),
