@@ -82,5 +82,5 @@ def test_the_report_shows_the_advantages_that_were_trained_with() -> None:
 
 
 def test_a_group_of_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="advantage_baseline = 'kind' with group_size = 1"):
-        RAPOConfig().training(group_size=1, num_hybrid=0, advantage_baseline="kind").validate()
+    with pytest.raises(ValueError, match="group_size = 1: a trajectory is compared with the others"):
+        RAPOConfig().training(group_size=1, num_hybrid=0, off_policy_trajectories=1, advantage_baseline="kind").validate()
