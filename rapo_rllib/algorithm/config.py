@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.utils.annotations import override
 
-from rapo_rllib.algorithm.rllib_keys import check_rllib_keys, check_rllibs_evaluation
+from rapo_rllib.algorithm.rllib_keys import check_rllib_keys
 from rapo_rllib.config.checks import check_applied_preset, check_together, refuse_unknown
 from rapo_rllib.config.presets import preset_change, with_preset
 from rapo_rllib.config.question_source import QuestionSource
@@ -129,7 +129,6 @@ class RAPOConfig(AlgorithmConfig):
         except Exception:  # at a value of a wrong type, which our own checks name
             _ = self.settings
             raise
-        check_rllibs_evaluation(self)
         check_applied_preset(vars(self))
         check_together(self.settings, self.in_evaluation)
 
