@@ -102,7 +102,7 @@ class RAPOConfig(AlgorithmConfig):
             given = config_dict.pop("model")
             if not isinstance(given, Mapping) or "fcnet_hiddens" not in given:
                 self.language_model = _with_model_path(given)
-        for key in ("env_config", "evaluation_config", "callbacks_class"):  # RLlib looks into them at once
+        for key in ("env_config", "evaluation_config"):  # RLlib looks into them at once
             if key in config_dict:
                 knobs(RLlibSettings)[key].refuse(key, config_dict[key])
         translated = [self._translate_special_keys(key, warn_deprecated=False) for key in config_dict]
