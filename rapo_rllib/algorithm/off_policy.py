@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing, OffPolicySource
+from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing
 from rapo_rllib.batching.replay import ReplayStore
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.envs.expert_rows import ExpertRows
@@ -92,8 +92,7 @@ def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -
     mixing = settings.off_policy
     if not mixing.off_policy_trajectories:
         return None
-    replays = mixing.off_policy_source == "replay"
-    source: OffPolicySource = ReplayStore() if replays else _expert_source(settings, asked, progress)
+    source = ReplayStore() if mixing.off_policy_source == "replay" else _expert_source(settings, asked, progress)
     return OffPolicyMixing(source, mixing.off_policy_trajectories, seed=settings.rllib.seed or 0)
 
 
