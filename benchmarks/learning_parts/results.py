@@ -18,11 +18,10 @@ from learning_parts.methods import (
     BASELINE,
     BRANCHING,
     CONTROLS,
-    CREDIT,
     GONE_ABLATIONS,
-    GONE_CREDIT,
     MAIN,
     NOISE,
+    REPORTED,
     SAME_RATE,
     STALE,
 )
@@ -100,9 +99,7 @@ def summary(study: Study, timed: Study) -> dict[str, Any]:
         "words": _words(study) if ("words", BASELINE) in study else {},
         "noise": noise,
         "ablations": {arm: {**found, "p_holm": adjusted[arm]} for arm, found in ablations.items()},
-        "credit": _credit(study, PRIMARY, CREDIT | GONE_CREDIT)
-        if {(PRIMARY, "rapo"), (PRIMARY, BASELINE)} <= study.keys()
-        else {},
+        "credit": _credit(study, PRIMARY, REPORTED) if {(PRIMARY, "rapo"), (PRIMARY, BASELINE)} <= study.keys() else {},
         "branching": {
             arm: _calls_ratio(study, arm) for arm in BRANCHING if {(PRIMARY, arm), (PRIMARY, BASELINE)} <= study.keys()
         },

@@ -31,9 +31,9 @@ from rapo_rllib.algorithm.config import RAPOConfig
 from rapo_rllib.algorithm.off_policy import make_mixing, make_starts
 from rapo_rllib.algorithm.run_summary import RunSummary
 from rapo_rllib.algorithm.sampling import Sampling
-from rapo_rllib.algorithm.state import RunState
 from rapo_rllib.algorithm.trial_files import RunName, keep_not_finite, write_held_out, write_trial_transcripts
 from rapo_rllib.algorithm.warm_start import started_from, warm_start
+from rapo_rllib.batching.replay import ReplayStore
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.buffer.layered import BufferView
 from rapo_rllib.checkpoints.algorithm import AlgorithmCheckpoints, export_policy, located
@@ -99,11 +99,13 @@ class RAPO(Algorithm):
         settings = config.settings
         self._off_policy_mixer = make_mixing(settings, source, self.progress)
         starts, rows = make_starts(settings, source, self.progress, self.test_questions)
-        replay = None if self._off_policy_mixer is None else self._off_policy_mixer.source
+        source_of_others = None if self._off_policy_mixer is None else self._off_policy_mixer.source
+        self._replay = source_of_others if isinstance(source_of_others, ReplayStore) else None
         unaided = UnaidedSuccess() if settings.rollout.retrieval_by_success else None
         self._sampling = Sampling(settings, self._cursor, self._off_policy_mixer, self._buffer_view, starts, rows, unaided)
-        always: dict[str, Any] = {"cursor": self._sampling, "summary": self.run_summary, "buffer": self._buffer_updater}
-        self._run_state = RunState({**always, "off_policy": replay, "starts": starts, "rows": rows, "unaided": unaided})
+        always: dict[str, Any] = {"cursor": self._sampling, "summary": self.run_summary}
+        some = {"buffer": self._buffer_updater, "off_policy": self._replay, "starts": starts, "rows": rows, "unaided": unaided}
+        self._parts = always | {name: part for name, part in some.items() if part is not None}  # with a state of their own
         engines, learners = max(settings.rllib.num_env_runners, 1), max(settings.rllib.num_learners, 1)
         self.progress.say(f"starting {engines} engine(s) and {learners} learner(s)")
         super().setup(config)
@@ -184,7 +186,7 @@ class RAPO(Algorithm):
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
         """RLlib's, and where the run stands."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
-        return {**state, "rapo": self._run_state.get_state()}
+        return {**state, "rapo": {name: part.get_state() for name, part in self._parts.items()}}
 
     @override(Algorithm)
     def set_state(self, state: dict[str, Any]) -> None:
@@ -196,7 +198,8 @@ class RAPO(Algorithm):
                 self._evaluated_version = None
                 self.sync_engines()
         if "rapo" in state:
-            self._run_state.set_state(state["rapo"])
+            for name, part in self._parts.items():
+                part.set_state(state["rapo"].get(name))
         self._sampling.reached(self._num_env_steps())
 
     def export_policy(self, folder: str | Path, merged: bool = True) -> Path:
@@ -269,8 +272,8 @@ class RAPO(Algorithm):
         with self._timed("update"), self._weights_lock:
             self._update(batch, result, lifetime)
         self._sampling.reached(lifetime)
-        if self._off_policy_mixer is not None:
-            self._off_policy_mixer.source.remember(result.groups)
+        if self._replay is not None:
+            self._replay.remember(result.groups)
         if self._buffer_updater is not None:
             with self._timed("buffer"):
                 kept = self._buffer_updater.take([*result.groups, *result.left_out], self._version)

@@ -18,7 +18,7 @@ from rapo_rllib.buffer.growth import NEVER, GrownTraces, TraceUsage, grown_candi
 from rapo_rllib.buffer.layered import BufferView, grown_settings
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.errors import CheckpointError, RetrievalError
+from rapo_rllib.errors import RetrievalError
 from rapo_rllib.objective.retrieval_reward import retrieval_rewards
 from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings
 from rapo_rllib.types import FALLBACK, StepTrace, TrajectoryGroup
@@ -139,14 +139,8 @@ class BufferUpdater:
         return {"usage": usage, "grown": self._kept.get_state(), "run": self._run.get_state()}
 
     def set_state(self, state: Mapping[str, Any] | None) -> None:
-        """From a checkpoint, of this run or of another; None: of a run that kept no account.
-
-        Raises:
-            CheckpointError: an account of another form, as earlier versions kept it.
-        """
+        """From a checkpoint, of this run or of another; None: of a run that kept no account."""
         state = state or {"usage": {}, "grown": [], "run": None}
-        if state.keys() != {"usage", "grown", "run"}:
-            raise CheckpointError(f"uses of step traces are kept otherwise in this checkpoint ({', '.join(state)}): train anew")
         self._go_on_as(self._run.after(state["run"]))
         self._usage = {trace_id: TraceUsage(*each) for trace_id, each in state["usage"].items()}
         allowed = [trace for trace in state["grown"] if not self._guard.leaks(trace.question)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.utils.annotations import override
 
-from rapo_rllib.algorithm.rllib_keys import check_rllib_keys, check_rllibs_evaluation
+from rapo_rllib.algorithm.rllib_keys import check_rllib_keys
 from rapo_rllib.config.checks import check_applied_preset, check_together, refuse_unknown
 from rapo_rllib.config.presets import preset_change, with_preset
 from rapo_rllib.config.question_source import QuestionSource
@@ -102,7 +102,7 @@ class RAPOConfig(AlgorithmConfig):
             given = config_dict.pop("model")
             if not isinstance(given, Mapping) or "fcnet_hiddens" not in given:
                 self.language_model = _with_model_path(given)
-        for key in ("env_config", "evaluation_config", "callbacks_class"):  # RLlib looks into them at once
+        for key in ("env_config", "evaluation_config"):  # RLlib looks into them at once
             if key in config_dict:
                 knobs(RLlibSettings)[key].refuse(key, config_dict[key])
         translated = [self._translate_special_keys(key, warn_deprecated=False) for key in config_dict]
@@ -129,7 +129,6 @@ class RAPOConfig(AlgorithmConfig):
         except Exception:  # at a value of a wrong type, which our own checks name
             _ = self.settings
             raise
-        check_rllibs_evaluation(self)
         check_applied_preset(vars(self))
         check_together(self.settings, self.in_evaluation)
 

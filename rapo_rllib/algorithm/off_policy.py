@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing, OffPolicySource
+from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing
 from rapo_rllib.batching.replay import ReplayStore
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.envs.expert_rows import ExpertRows
@@ -92,11 +92,11 @@ def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -
     mixing = settings.off_policy
     if not mixing.off_policy_trajectories:
         return None
-    source: OffPolicySource
-    if mixing.off_policy_source == "replay":
-        source = ReplayStore(choice=mixing.replay_choice)
-    else:
-        source = _expert_source(settings, asked, progress)
+    source: ExpertSource | ReplayStore = ReplayStore()
+    if mixing.off_policy_source == "expert":
+        progress.say("reading the expert's trajectories")
+        source = ExpertSource(_experts(settings, asked), asked.protocol(settings), settings.rollout.max_response_tokens)
+        progress.say(f"{len(source)} trajectories of the expert can join the groups of their questions")
     return OffPolicyMixing(source, mixing.off_policy_trajectories, seed=settings.rllib.seed or 0)
 
 
@@ -111,18 +111,8 @@ def make_starts(
     off_policy, seed, size = settings.off_policy, settings.rllib.seed or 0, settings.rollout.group_size
     if not off_policy.expert_start_share and not off_policy.expert_step_share:
         return None, None
-    from rapo_rllib.buffer.leak_guard import LeakGuard
-
     progress.say("reading the trajectories that groups begin inside")
-    guard = LeakGuard(question.text for question in test_questions)
-    experts = list(guard.keep(asked.expert_trajectories(off_policy.expert_traces, "expert_traces")))
-    if off_policy.expert_traces != "expert":
-        experts = _as_asked(experts, asked.questions("train"))
-    if not any(expert.reward > 0 for expert in experts):
-        raise ValueError(
-            f"expert_traces = {off_policy.expert_traces!r}: no trajectory with a positive reward; name a file with "
-            "some, or set expert_start_share and expert_step_share to 0"
-        )
+    experts = _experts(settings, asked, test_questions)
     starts = ExpertStarts(experts, off_policy.expert_start_share, size, seed) if off_policy.expert_start_share else None
     if starts is not None and not len(starts):
         raise ValueError(
@@ -132,32 +122,27 @@ def make_starts(
     return starts, ExpertRows(experts, off_policy.expert_step_share, seed) if off_policy.expert_step_share else None
 
 
-def _as_asked(experts: Iterable[ExpertTrajectory], questions: Iterable[Question]) -> list[ExpertTrajectory]:
-    """The trajectories of a file with the questions as the job asks them: with seed, earlier turns and tools.
+def _experts(settings: Settings, asked: QuestionSource, test_questions: Sequence[Question] = ()) -> list[ExpertTrajectory]:
+    """The trajectories of ``expert_traces``; a file's have the questions as the job asks them: with seed, turns and tools.
 
     Raises:
-        ValueError: the environment is asked by seed alone, which a file's texts say nothing of.
+        ValueError: none has a positive reward; or the environment is asked by seed alone, which a file's texts say nothing of.
     """
-    by_text = {question.text.strip(): question for question in questions}
+    from rapo_rllib.buffer.leak_guard import LeakGuard
+
+    named, guard = settings.off_policy.expert_traces, LeakGuard(question.text for question in test_questions)
+    experts = list(guard.keep(asked.expert_trajectories(named, "expert_traces")))
+    if not any(expert.reward > 0 for expert in experts):
+        raise ValueError(
+            f"expert_traces = {named!r}: no trajectory with a positive reward; name a file with some, or leave "
+            "off_policy_trajectories, expert_start_share and expert_step_share out"
+        )
+    if named == "expert":
+        return experts
+    by_text = {question.text.strip(): question for question in asked.questions("train")}
     if "" in by_text:
         raise ValueError(
             "expert_traces names a file, and the environment's questions are seeds without a text, so that nothing of "
             "the file is of one of them; leave it out where the environment has an expert of its own"
         )
     return [replace(expert, question=by_text.get(expert.question.text.strip(), expert.question)) for expert in experts]
-
-
-def _expert_source(settings: Settings, asked: QuestionSource, progress: Progress) -> ExpertSource:
-    progress.say("reading the expert's trajectories")
-    named = settings.off_policy.expert_traces
-    experts = asked.expert_trajectories(named, "expert_traces")
-    if named != "expert":
-        experts = _as_asked(experts, asked.questions("train"))
-    source = ExpertSource(experts, asked.protocol(settings), settings.rollout.max_response_tokens)
-    if not len(source):
-        raise ValueError(
-            f"expert_traces = {named!r}: no trajectory with a positive reward; name a file with some, or set "
-            "off_policy_trajectories to 0"
-        )
-    progress.say(f"{len(source)} trajectories of the expert can join the groups of their questions")
-    return source

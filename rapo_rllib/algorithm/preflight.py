@@ -121,7 +121,7 @@ def _check_evaluation_config(config: RAPOConfig) -> None:
 
 
 def _check_evaluation(config: RAPOConfig) -> None:
-    if not config.evaluation_interval or config.evaluation_duration_unit == "timesteps":
+    if not config.evaluation_interval:
         return
     available = len(config.question_source.questions("test"))
     if not isinstance(config.evaluation_duration, int) or not 1 <= config.evaluation_duration <= available:

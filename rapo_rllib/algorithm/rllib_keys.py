@@ -36,7 +36,6 @@ READ = (
     *("stats_cls_lookup", "_use_msgpack_checkpoints", "_validate_config", "_is_frozen", "_dont_auto_sync_env_runner_states"),
 )
 
-STOCK_EVALUATION = ("evaluation_duration_unit", "evaluation_force_reset_envs_before_iteration")  # read by RLlib's own alone
 REFUSED = sorted(vars(AlgorithmConfig()).keys() - set(READ))
 _ADVICE = "a training of RAPO does not read this key of RLlib's; leave it out, or give one of RAPO's (docs/config.md)"
 _SET_FOR_EVALUATION = ("batch_mode", "rollout_fragment_length")  # by RLlib, in the config of an evaluation
@@ -56,8 +55,6 @@ def check_rllib_keys(config: AlgorithmConfig) -> None:
         ValueError: naming the key and its value.
     """
     skipped: Collection[str] = _SET_FOR_EVALUATION if config.in_evaluation else ()
-    if config.custom_evaluation_function is None:
-        skipped = (*skipped, *STOCK_EVALUATION)
     for key in REFUSED:
         if key not in skipped and not _is_default(config, key):
             raise ValueError(f"{key.removeprefix('_')} = {getattr(config, key)!r}: {_ADVICE}")
@@ -65,18 +62,6 @@ def check_rllib_keys(config: AlgorithmConfig) -> None:
         for key, value in config.evaluation_config.items():
             if key in REFUSED or f"_{key}" in REFUSED:
                 raise ValueError(f"evaluation_config.{key} = {value!r}: {_ADVICE}")
-
-
-def check_rllibs_evaluation(config: AlgorithmConfig) -> None:
-    """Refuse RLlib's own evaluation where it would find no env runner to ask."""
-    if config.custom_evaluation_function is not None or not config.evaluation_interval or config.in_evaluation:
-        return
-    if config.num_env_runners and not config.evaluation_num_env_runners:
-        raise ValueError(
-            f"custom_evaluation_function = None with num_env_runners = {config.num_env_runners} and "
-            "evaluation_num_env_runners = 0: RLlib's own evaluation asks evaluation env runners; set "
-            "evaluation_num_env_runners, or leave custom_evaluation_function out"
-        )
 
 
 def _is_default(config: AlgorithmConfig, key: str) -> bool:

@@ -31,16 +31,15 @@ class TrainingKeys(TypedDict, total=False):
     branching: Mapping[str, Any] | None
     retrieval_advantage_weight: float
     importance_shaping_weight: float
-    credit: Literal["trajectory", "step", "turn", "gigpo"]
+    credit: Literal["trajectory", "gigpo"]
     advantage_baseline: Literal["group", "kind"]
     step_discount: float
-    turn_baseline: Literal["group", "reached"]
     shaping_order: Literal["before_clip", "after_clip"]
     clip_low: float
     clip_high: float
     dual_clip: float | None
     clip_mode: Literal["hard", "gradient_preserving"]
-    importance_level: Literal["token", "sequence", "sequence_token"]
+    importance_level: Literal["token", "sequence"]
     kl_coeff: float
     loss_aggregation: Literal["trajectory", "token", "constant"]
     overlong_buffer_share: float
@@ -68,7 +67,6 @@ class TrainingKeys(TypedDict, total=False):
     stale_groups: Literal["drop", "wait"]
     off_policy_trajectories: int
     off_policy_source: Literal["expert", "replay"]
-    replay_choice: Literal["newest", "value"]
     expert_start_share: float
     expert_step_share: float | Sequence[Any]
     expert_traces: str

@@ -23,7 +23,7 @@ from rapo_rllib.objective.advantages import (
     shared_token_advantages,
 )
 from rapo_rllib.objective.retrieval_reward import trajectory_retrieval_reward
-from rapo_rllib.objective.step_credit import Steps, state_advantages, state_groups, step_advantages, turn_advantages
+from rapo_rllib.objective.step_credit import Steps, state_advantages, state_groups
 from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import Trajectory, TrajectoryGroup
 
@@ -119,20 +119,10 @@ def _outcome_advantages(members: Sequence[Trajectory], earned: Steps, objective:
 
 
 def _among(members: Sequence[Trajectory], earned: Steps, objective: ObjectiveSettings) -> list[torch.Tensor]:
-    gamma, std, epsilon = objective.step_discount, objective.normalize_std, objective.advantage_epsilon
-    if objective.credit == "step":
-        return step_advantages(earned, gamma, std, epsilon)
-    of_turns = objective.credit == "turn"
-    whole = _doubles([own[-1] if of_turns else sum(own) for own in earned])
-    outcome = [own.expand(len(steps)) for own, steps in zip(outcome_advantages(whole, std, epsilon), earned, strict=True)]
-    if objective.credit == "trajectory":
-        return outcome
-    if of_turns:
-        more = turn_advantages(earned, gamma, objective.turn_baseline, std, epsilon)
-    else:
-        states = [step_states(trajectory) for trajectory in members]
-        more = state_advantages(earned, states, gamma, std, epsilon)
-    return [a + b for a, b in zip(outcome, more, strict=True)]
+    std, epsilon = objective.normalize_std, objective.advantage_epsilon
+    whole = outcome_advantages(_doubles([sum(own) for own in earned]), std, epsilon)
+    states = [step_states(trajectory) for trajectory in members]
+    return [a + b for a, b in zip(whole, state_advantages(earned, states, objective.step_discount, std, epsilon), strict=True)]
 
 
 def _earned(trajectory: Trajectory, punishment: float = 0.0) -> list[float]:

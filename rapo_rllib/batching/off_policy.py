@@ -13,36 +13,12 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
 
+from rapo_rllib.batching.replay import ReplayStore
 from rapo_rllib.errors import RequestError
 from rapo_rllib.protocol.expert_tokens import expert_step, expert_tokens
 from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.types import ExpertTrajectory, Question, Trajectory, TrajectoryGroup
-
-
-class OffPolicySource(Protocol):
-    """A source of trajectories of others."""
-
-    def draw(self, group: TrajectoryGroup, prompt_ids: Sequence[int], count: int, rng: random.Random) -> list[Trajectory]:
-        """At most ``count`` different trajectories for the question of ``group``, with this prompt."""
-        ...
-
-    def remember(self, groups: Sequence[TrajectoryGroup]) -> None:
-        """Remember finished groups after they were trained on."""
-        ...
-
-    def metrics(self) -> dict[str, float]:
-        """Numbers about the source itself."""
-        ...
-
-    def get_state(self) -> Any:
-        """For checkpoints."""
-        ...
-
-    def set_state(self, state: Any) -> None:
-        """From a checkpoint."""
-        ...
 
 
 class ExpertSource:
@@ -90,18 +66,9 @@ class ExpertSource:
                 self.too_long += 1
         return drawn
 
-    def remember(self, groups: Sequence[TrajectoryGroup]) -> None:
-        """Do nothing: an expert does not learn from outcomes."""
-
     def metrics(self) -> dict[str, float]:
         """Count them, and those that were too long, or had no form of the policy's own, so far."""
         return {"stored": float(len(self)), "too_long": float(self.too_long), "unwritten": float(self.unwritten)}
-
-    def get_state(self) -> None:
-        """Nothing: it is read again."""
-
-    def set_state(self, state: Any) -> None:
-        """Nothing to restore."""
 
 
 class OffPolicyMixing:
@@ -113,7 +80,7 @@ class OffPolicyMixing:
         seed: of the draws.
     """
 
-    def __init__(self, source: OffPolicySource, count: int, seed: int = 0) -> None:
+    def __init__(self, source: ExpertSource | ReplayStore, count: int, seed: int = 0) -> None:
         self.source = source
         self._count = count
         self._seed = seed

@@ -95,12 +95,7 @@ def pack_rows(groups: Sequence[SampleGroup], max_tokens: int, share: bool = True
         groups: whose samples are packed.
         max_tokens: budget of a row, shared tokens counted once.
         share: False: every prompt + response is a tree of its own, for models that cannot attend along a tree.
-
-    Raises:
-        ValueError: ``max_tokens`` is not positive.
     """
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens_per_micro_batch must be positive, got {max_tokens}")
     prompts = [group.prompt_ids for group in groups for sample in group.samples if sample.counts]
     samples = [sample for group in groups for sample in group.samples if sample.counts]
     inputs = [np.concatenate([prompt, _before_last_target(sample)]) for prompt, sample in zip(prompts, samples, strict=True)]

@@ -7,14 +7,13 @@ What is replayed has the tokens and logprobs that were recorded when it was samp
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rapo_rllib.types import REPLAY, TokenKind, Trajectory, TrajectoryGroup
+from rapo_rllib.types import REPLAY, Trajectory, TrajectoryGroup
 
 PER_QUESTION = 4  # more of one question are older, and further from the policy
 CAPACITY = 16384  # at 9 bytes a response token, with 4,096 each, 600 MB of the driver
@@ -31,7 +30,6 @@ class StoredTrajectory:
     reward: float
     policy_version: int  # of the weights that wrote it
     end: str
-    entropy: float = 0.0  # mean over the policy's tokens, recorded when it was sampled, nats
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> StoredTrajectory:
@@ -44,7 +42,6 @@ class StoredTrajectory:
             trajectory.reward,
             trajectory.policy_version,
             trajectory.end,
-            _mean_entropy(trajectory),
         )
 
     def replayed(self, question_id: str) -> Trajectory:
@@ -64,41 +61,17 @@ class StoredTrajectory:
         )
 
 
-def worth_replaying(group: TrajectoryGroup) -> float:
-    """Chance that an earlier success joins a group, by how often the policy is right now (ExGRPO).
-
-        exp(-(p - 1/2)² / 2); 0 where p = 1
-
-    The paper draws questions with a weight that is normal in p, of mean 1/2 and deviation 1, and retires those that are always
-    answered. Here the questions are those of the step, so the weight is a chance; it is that of its peak, which is ours. So is
-    that the entropy is the recorded one: the paper's is the present policy's, which would cost a forward pass.
-
-    Args:
-        group: p is the share of its rollouts that are right.
-    """
-    right = [trajectory.correct for trajectory in group.counted]
-    share = sum(right) / max(len(right), 1)
-    return 0.0 if share == 1 else math.exp(-((share - 0.5) ** 2) / 2)
-
-
-def _mean_entropy(trajectory: Trajectory) -> float:
-    return math.fsum(trajectory.entropies) / max(trajectory.num_tokens(TokenKind.POLICY), 1)
-
-
 class ReplayStore:
     """Successful rollouts of each question, the newest of them, and of so many questions.
 
     Args:
         per_question: trajectories kept of one question; a newer one takes the place of the oldest.
         capacity: trajectories kept of all; above, the question that was remembered longest ago is forgotten.
-        choice: ``newest``; or ``value`` (ExGRPO, arXiv 2510.02245): of a question those of the least entropy are kept, and
-            drawn with the chance :func:`worth_replaying`.
     """
 
-    def __init__(self, per_question: int = PER_QUESTION, capacity: int = CAPACITY, choice: str = "newest") -> None:
+    def __init__(self, per_question: int = PER_QUESTION, capacity: int = CAPACITY) -> None:
         self._per_question = per_question
         self._capacity = capacity
-        self._by_value = choice == "value"
         self._by_question: dict[str, list[StoredTrajectory]] = {}  # in the order in which they were last remembered
 
     def __len__(self) -> int:
@@ -110,11 +83,7 @@ class ReplayStore:
             return []
         prompt = np.array(prompt_ids, dtype=np.int32)
         known = [t for t in self._by_question.get(group.question.id, ()) if np.array_equal(t.prompt_ids, prompt)]
-        if not self._by_value:
-            return [stored.replayed(group.question.id) for stored in rng.sample(known, min(count, len(known)))]
-        if rng.random() >= worth_replaying(group):
-            return []
-        return [stored.replayed(group.question.id) for stored in sorted(known, key=lambda t: t.entropy)[:count]]
+        return [stored.replayed(group.question.id) for stored in rng.sample(known, min(count, len(known)))]
 
     def remember(self, groups: Sequence[TrajectoryGroup]) -> None:
         """Keep the correct rollouts that ended by themselves."""
@@ -124,10 +93,7 @@ class ReplayStore:
                 continue
             known = self._by_question.pop(group.question.id, [])
             stored = [StoredTrajectory.of(trajectory) for trajectory in new]
-            both = [*known, *stored]
-            if self._by_value:
-                both.sort(key=lambda t: -t.entropy)
-            self._by_question[group.question.id] = both[-self._per_question :]
+            self._by_question[group.question.id] = [*known, *stored][-self._per_question :]
         while len(self) > self._capacity:
             del self._by_question[next(iter(self._by_question))]
 

@@ -40,12 +40,7 @@ class TrainingBatch:
 
         With fewer groups than minibatches there are fewer steps; with none there is no step at all. A weight is a share of the
         mean over the batch, times the number of minibatches: each step then estimates the same mean.
-
-        Raises:
-            ValueError: ``num_minibatches`` is not positive.
         """
-        if num_minibatches < 1:
-            raise ValueError(f"num_minibatches must be positive, got {num_minibatches}")
         samples, statistics = sample_groups(groups, objective)
         count = min(num_minibatches, len(samples))
         samples = [_weighted(group, float(count)) for group in samples]

@@ -63,18 +63,8 @@ ALGORITHM_PRESETS: dict[str, dict[str, Any]] = {
         "off_policy_source": "replay",
         "off_policy_shaping": None,
     },
-    # arXiv 2505.11821: the advantage of a turn's own reward beside the outcome's, each over those that have the turn
-    "mt_grpo": {**_GRPO, "credit": "turn", "turn_baseline": "reached"},
     # arXiv 2505.10978: beside the trajectory's advantage that of steps from the same state; the discount is its code's
     "gigpo": {**_GRPO, "credit": "gigpo", "step_discount": 0.95},
     # arXiv 2503.05592: two stages of reward (rewards/presets.py). The paper's objective is REINFORCE++; here it is GRPO's
     "r1_searcher": {**_GRPO, "env_config": {"reward": {"preset": "r1_searcher"}}},
-    # arXiv 2510.02245: replay by value, its tokens shaped as LUFFY's are
-    "exgrpo": {
-        **_GRPO,
-        "off_policy_trajectories": 1,
-        "off_policy_source": "replay",
-        "off_policy_shaping": 0.1,
-        "replay_choice": "value",
-    },
 }

@@ -33,13 +33,6 @@ from rapo_rllib.types import ExpertTrajectory, Question
 DEFAULT_NUM_SEEDS = 10_000
 
 
-_WITHOUT_EXPERT = {
-    "step_trace_buffer.traces": "name a trace file, or null for a buffer that exists already",
-    "warm_start.traces": "name a trace file",
-    "expert_traces": "name a trace file, or give the environment a classmethod expert_trajectories(env_config)",
-}
-
-
 @dataclass(frozen=True)
 class QuestionSource:
     """The source of questions, of environments to ask them in, and of an expert's trajectories."""
@@ -121,7 +114,10 @@ class QuestionSource:
             return read_trace_file(named)
         cls = _env_class(self.env)
         if cls is None or not hasattr(cls, "expert_trajectories"):
-            raise ValueError(f"{key} = 'expert', but env {self.env!r} has no expert: {_WITHOUT_EXPERT[key]}")
+            raise ValueError(
+                f"{key} = 'expert', but env {self.env!r} has no expert: name a trace file (or null for a buffer that exists), "
+                "or give the environment a classmethod expert_trajectories(env_config)"
+            )
         found: Iterable[ExpertTrajectory] = cls.expert_trajectories(dict(self.options))
         return found
 

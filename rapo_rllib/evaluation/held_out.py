@@ -47,7 +47,7 @@ def evaluate_with_callbacks(algorithm: Any) -> dict[str, Any]:
     """``Algorithm.evaluate`` without the weight sync that RLlib puts before it: the confirmed one of this plugin is enough.
 
     Calls ``on_evaluate_start``, the config's ``custom_evaluation_function`` (``evaluate_on_env_runners`` unless a user set
-    another; RLlib's own evaluation where a user set None), and ``on_evaluate_end``.
+    another), and ``on_evaluate_end``.
     """
     config, logger = algorithm.config, algorithm.metrics
 
@@ -60,24 +60,10 @@ def evaluate_with_callbacks(algorithm: Any) -> dict[str, Any]:
         )
 
     call("on_evaluate_start")
-    if config.custom_evaluation_function is None:
-        _evaluate_as_rllib_does(algorithm)
-    else:
-        config.custom_evaluation_function(algorithm, algorithm.eval_env_runner_group)
+    (config.custom_evaluation_function or evaluate_on_env_runners)(algorithm, algorithm.eval_env_runner_group)
     results: dict[str, Any] = logger.peek(key=EVALUATION_RESULTS, default={}, latest_merged_only=True)
     call("on_evaluate_end", evaluation_metrics=results)
     return results
-
-
-def _evaluate_as_rllib_does(algorithm: Any) -> None:
-    """``evaluation_duration`` episodes or timesteps by ``EnvRunner.sample``, of the evaluation env runners or the local one."""
-    group = algorithm.eval_env_runner_group
-    algorithm.sync_engines(group)
-    if group is not None:
-        algorithm._evaluate_with_fixed_duration()
-        return
-    with algorithm.env_runner.held_out():
-        algorithm._evaluate_on_local_env_runner(algorithm.env_runner)
 
 
 def evaluation_metrics(result: SampleResult) -> dict[str, float]:

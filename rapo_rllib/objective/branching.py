@@ -7,24 +7,6 @@ entropies of the first k tokens of step t --> H_t --+--> ΔH --branch_probabilit
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
-from rapo_rllib.objective.entropy import step_entropy
-
-
-def opening_entropy(entropies: Sequence[float], num_tokens: int) -> float:
-    """Mean entropy of the first tokens of a step.
-
-        H = 1/k' Σᵢ Hᵢ over the first k' = min(k, n) tokens
-
-    Args:
-        entropies: ``[n]`` Hᵢ of the step's generated tokens, nats; at least one.
-        num_tokens: k.
-
-    Returns:
-        H, nats.
-    """
-    return step_entropy(entropies[:num_tokens])
 
 
 def normalized_entropy_change(now: float, baseline: float, vocabulary_size: int) -> float:

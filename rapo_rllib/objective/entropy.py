@@ -28,9 +28,6 @@ def entropy_and_logprobs(
 
     Returns:
         H and log p(t), both ``[...]`` float32, nats.
-
-    Raises:
-        ValueError: ``top_k`` below 1.
     """
     with torch.no_grad():
         z, weights, total = _weighed(logits.float())
@@ -83,8 +80,6 @@ def _entropies(z: torch.Tensor, weights: torch.Tensor, total: torch.Tensor) -> t
 
 def _top_entropies(z: torch.Tensor, total: torch.Tensor, top_k: int) -> torch.Tensor:
     """The part of the ``top_k`` largest z."""
-    if top_k < 1:
-        raise ValueError(f"top_k must be at least 1, got {top_k}")
     log_p = z.topk(min(top_k, z.shape[-1]), dim=-1).values - total.log().unsqueeze(-1)
     return -(log_p.exp() * _finite(log_p)).sum(dim=-1)
 

@@ -51,9 +51,13 @@ def sequence_ratio(
     trajectory_ids: torch.Tensor,
     loss_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Length-normalised probability ratio of a whole response: GSPO (arXiv 2507.18071).
+    """Length-normalised probability ratio of a whole response, with every token's own gradient: GSPO (arXiv 2507.18071).
 
         sᵢ = (π_θ(yᵢ) / π_old(yᵢ))^(1/|yᵢ|) = exp(1/|yᵢ| Σₜ (log π_θ - log π_old))
+        sᵢ,ₜ = sg(sᵢ) · π_θ(yᵢ,ₜ) / sg(π_θ(yᵢ,ₜ))
+
+    This is the paper's GSPO-token. With one advantage for the whole response, value and gradient of the objective are GSPO's;
+    with advantages that differ between tokens, each token is trained by its own. ``sg`` stops the gradient.
 
     Args:
         logprobs: log π_θ, ``[N]``.
@@ -62,34 +66,9 @@ def sequence_ratio(
         loss_mask: ``[N]`` bool, tokens of yᵢ; None: all.
 
     Returns:
-        sᵢ of the token's response, ``[N]``.
-    """
-    return trajectory_mean(logprobs - old_logprobs.detach(), trajectory_ids, loss_mask).exp()
-
-
-def sequence_token_ratio(
-    logprobs: torch.Tensor,
-    old_logprobs: torch.Tensor,
-    trajectory_ids: torch.Tensor,
-    loss_mask: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return the sequence's ratio with every token's own gradient: GSPO-token (arXiv 2507.18071).
-
-        sᵢ,ₜ = sg(sᵢ) · π_θ(yᵢ,ₜ) / sg(π_θ(yᵢ,ₜ))
-
-    With one advantage for the whole response, value and gradient of the objective are GSPO's; with advantages that differ
-    between tokens, each token is trained by its own. ``sg`` stops the gradient.
-
-    Args:
-        logprobs: log π_θ, ``[N]``.
-        old_logprobs: log π_old, ``[N]``.
-        trajectory_ids: i of each token, ``[N]``.
-        loss_mask: ``[N]`` bool, tokens of yᵢ; None: all.
-
-    Returns:
         sᵢ,ₜ, ``[N]``.
     """
-    whole = sequence_ratio(logprobs.detach(), old_logprobs, trajectory_ids, loss_mask)
+    whole = trajectory_mean((logprobs - old_logprobs).detach(), trajectory_ids, loss_mask).exp()
     return whole * (logprobs - logprobs.detach()).exp()
 
 
@@ -119,8 +98,7 @@ def ratio_at_level(
         return importance_ratio(logprobs, old_logprobs)
     if trajectory_ids is None:
         raise ValueError(f"importance_level {level!r} needs trajectory_ids, got None")
-    of_sequences = {"sequence": sequence_ratio, "sequence_token": sequence_token_ratio}
-    return of_sequences[level](logprobs, old_logprobs, trajectory_ids, loss_mask)
+    return sequence_ratio(logprobs, old_logprobs, trajectory_ids, loss_mask)
 
 
 def shaping_factor(retrieved_share: torch.Tensor | float, weight: float) -> torch.Tensor | float:

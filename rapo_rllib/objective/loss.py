@@ -38,7 +38,7 @@ from rapo_rllib.settings import ObjectiveSettings
 
 
 def aggregation_weight(
-    num_tokens: int, group_size: int, num_groups: int, total_tokens: int, mode: str, length: int | None = None
+    num_tokens: int, group_size: int, num_groups: int, total_tokens: int, mode: str, length: int = 1
 ) -> float:
     """Weight of each trained token of one trajectory in the mean over a batch.
 
@@ -60,16 +60,11 @@ def aggregation_weight(
 
     Returns:
         w; 0 for a trajectory without trained tokens.
-
-    Raises:
-        ValueError: ``mode`` is ``constant``, without a positive ``length``.
     """
-    if mode == "constant" and not length:
-        raise ValueError(f"loss_aggregation 'constant' divides by a length: got {length}, expected a positive number")
     if num_tokens == 0:
         return 0.0
     trajectories = group_size * num_groups
-    return 1 / {"trajectory": num_tokens * trajectories, "token": total_tokens, "constant": (length or 1) * trajectories}[mode]
+    return 1 / {"trajectory": num_tokens * trajectories, "token": total_tokens, "constant": length * trajectories}[mode]
 
 
 @dataclass(frozen=True)

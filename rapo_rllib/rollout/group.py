@@ -13,7 +13,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from rapo_rllib.objective.branching import branch_probability, normalized_entropy_change, opening_entropy
+from rapo_rllib.objective.branching import branch_probability, normalized_entropy_change
+from rapo_rllib.objective.entropy import step_entropy
 from rapo_rllib.rollout.engine import Completion
 from rapo_rllib.rollout.episode import Episode, RunPlan
 from rapo_rllib.rollout.stats import RolloutStats
@@ -104,7 +105,7 @@ class RolloutGroup:
         branching = self.plan.branching
         if branching is None or not completion.entropies:
             return []
-        now = opening_entropy(completion.entropies, branching.entropy_tokens)
+        now = step_entropy(completion.entropies, branching.entropy_tokens)
         if not episode.trajectory.steps:
             episode.opening_entropy = now
             return []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import NoneType
 from typing import Any, Literal
 
 from rapo_rllib.settings.buffer import BufferSettings
@@ -15,25 +13,9 @@ from rapo_rllib.settings.rollout import ProtocolSettings, RolloutSettings
 from rapo_rllib.settings.schedule import check_schedule, check_share
 
 
-def _check_mapping(name: str, value: Any) -> None:
-    if not isinstance(value, Mapping | NoneType) and not hasattr(value, "to_dict"):  # a config is one, too
-        raise ValueError(f"{name} = {shown(value)}: must be a mapping of keys, or null")
-
-
-def _check_env_config(name: str, value: Any) -> None:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{name} = {shown(value)}: must be a mapping of the environment's keys; leave it out for none")
-
-
 def _check_env(name: str, value: Any) -> None:
     if value is not None and not isinstance(value, type) and not (isinstance(value, str) and value):
         raise ValueError(f"{name} = {shown(value)}: must be an environment's id, an import path, or a class")
-
-
-def _check_callbacks(name: str, value: Any) -> None:
-    listed = value if isinstance(value, list | tuple) else [] if value is None else [value]
-    if not all(callable(one) or (isinstance(one, str) and one) for one in listed):
-        raise ValueError(f"{name} = {shown(value)}: must be a class, or a list of classes")
 
 
 @dataclass(frozen=True)
@@ -80,11 +62,6 @@ class OffPolicySettings(Knobs):
     )
     off_policy_source: Literal["expert", "replay"] = knob(
         "expert", "their source: an `expert` (LUFFY; for single steps, its step), or the policy's earlier successes (`replay`)"
-    )
-    replay_choice: Literal["newest", "value"] = knob(
-        "newest",
-        "successes that are kept and replayed: the `newest`, drawn at random; or by `value`: of least entropy, most often for "
-        "questions that the group answers half of the time (ExGRPO)",
     )
     expert_start_share: float = knob(
         0.0,
@@ -148,7 +125,7 @@ class RLlibSettings(Knobs):
         "id of an environment (`rapo/word_problems`, `rapo/questions`, or your own); beside `config` in a job file",
         check=_check_env,
     )
-    env_config: dict = knob(dict, "keys of the environment (tables above)", check=_check_env_config)
+    env_config: dict = knob(dict, "keys of the environment (tables above)")
     lr: Any = knob(
         1e-6,
         "learning rate of AdamW, or a schedule `[[env steps, rate], ...]` (paper: 1e-6)",
@@ -159,23 +136,17 @@ class RLlibSettings(Knobs):
     grad_clip: float | None = knob(1.0, "maximal global norm of the gradient; None: no limit", at_least=1e-12)
     num_env_runners: int = knob(0, "vLLM engines in processes of their own; 0: one in the driver's process", at_least=0)
     num_gpus_per_env_runner: float = knob(0, "GPUs of each env runner; 0: vLLM on the CPU", at_least=0)
-    num_cpus_per_env_runner: float = knob(1, "CPU cores that Ray reserves for each env runner", at_least=0)
     num_learners: int = knob(0, "learners in processes of their own; 0: one in the driver's process", at_least=0)
     num_gpus_per_learner: float = knob(0, "GPUs of each learner; 0: on the CPU", at_least=0)
-    num_cpus_per_learner: float | Literal["auto"] = knob("auto", "CPU cores that Ray reserves for each learner", at_least=0)
     evaluation_interval: int | None = knob(
         None, "evaluate on the test questions every so many training steps; None: never", at_least=0
     )
     evaluation_duration: int = knob(
         10, "test questions of one evaluation, over all data sets, with one greedy trajectory each", at_least=1
     )
-    evaluation_config: Any = knob(
-        None, "keys that differ in evaluation; needs `evaluation_num_env_runners`", check=_check_mapping
-    )
+    evaluation_config: dict | None = knob(None, "keys that differ in evaluation; needs `evaluation_num_env_runners`")
     evaluation_num_env_runners: int = knob(0, "engines that only evaluate; 0: those that train do", at_least=0)
-    callbacks_class: Any = knob(None, "a `RLlibCallback` of your own; episodes arrive as texts", check=_check_callbacks)
     restart_failed_env_runners: bool = knob(True, "start an engine that died anew, and send it the weights")
-    ignore_env_runner_failures: bool = knob(False, "go on with the engines that are left")
     sample_timeout_s: float = knob(
         86400.0, "how long engines in processes of their own may take for the questions they are given at once", at_least=1e-3
     )
@@ -187,7 +158,6 @@ class RLlibSettings(Knobs):
         at_most=2**32 - 1,
         rule="a whole number at least 0 or null",
     )
-    log_level: Literal["DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"] | None = knob(None, "of RLlib's messages")
 
 
 FLAT: tuple[type[Knobs], ...] = (RolloutSettings, ObjectiveSettings, UpdateSettings, OffPolicySettings, RunSettings)

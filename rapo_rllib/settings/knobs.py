@@ -142,11 +142,6 @@ def _read(cls: Any) -> tuple[dict[str, Any], dict[str, Knob]]:
     return hints, found
 
 
-def choices(cls: type, name: str) -> tuple[Any, ...]:
-    """The values that the key ``name`` of ``cls`` can have, where its type is ``Literal``."""
-    return get_args(knobs(cls)[name].kind)
-
-
 def build(cls: type[Declared], values: Mapping[str, Any], where: str | None = None) -> Declared:
     """Make ``cls`` from a user's mapping; nested mappings become nested settings, lists become tuples.
 

@@ -15,22 +15,17 @@ class ObjectiveSettings(Knobs):
 
     retrieval_advantage_weight: float = knob(0.2, "`a` of eq. 10 (paper: 0.2)", at_least=-1e3, at_most=1e3)
     importance_shaping_weight: float = knob(0.05, "`m` of eq. 8 (paper: 0.05)", at_least=0)
-    credit: Literal["trajectory", "step", "turn", "gigpo"] = knob(
+    credit: Literal["trajectory", "gigpo"] = knob(
         "trajectory",
-        "which advantage a token has: its `trajectory`'s (paper), that of its `step` and later ones, its `turn`'s plus the "
-        "outcome's (MT-GRPO), or the trajectory's plus that among steps from one state (`gigpo`); see docs/credit.md",
+        "which advantage a token has: its `trajectory`'s (paper), or that plus its step's among steps from one state "
+        "(`gigpo`); see docs/credit.md",
     )
     advantage_baseline: Literal["group", "kind"] = knob(
         "group",
         "trajectories that an outcome is compared with: the `group` (paper), or those of its `kind`, with or without "
         "retrieval; a trajectory alone of its kind has no outcome advantage",
     )
-    step_discount: float = knob(1.0, "discount `γ` per step of later steps' rewards", above=0, at_most=1)
-    turn_baseline: Literal["group", "reached"] = knob(
-        "group",
-        "trajectories that a turn is compared with: the `group`, where ended ones have reward 0, or those that `reached` it "
-        "(MT-GRPO; biased if the policy decides how many turns there are)",
-    )
+    step_discount: float = knob(1.0, "with `gigpo`: discount `γ` per step of later steps' rewards", above=0, at_most=1)
     shaping_order: Literal["before_clip", "after_clip"] = knob(
         "before_clip", "apply eq. 8 `before_clip` (eq. 11), or `after_clip`, for clip ranges narrower than `m`"
     )
@@ -40,10 +35,8 @@ class ObjectiveSettings(Knobs):
     clip_mode: Literal["hard", "gradient_preserving"] = knob(
         "hard", "`hard` (eq. 11), or `gradient_preserving`: clip the forward pass only (GPPO)"
     )
-    importance_level: Literal["token", "sequence", "sequence_token"] = knob(
-        "token",
-        "importance ratio of a `token`, of the `sequence` (GSPO), or of the sequence with each token's own gradient "
-        "(`sequence_token`, GSPO-token)",
+    importance_level: Literal["token", "sequence"] = knob(
+        "token", "importance ratio of a `token`, or of the `sequence`, with each token's own gradient (GSPO)"
     )
     kl_coeff: float = knob(0.0, "`β` of the KL term to the initial model (paper: 0)", at_least=0)
     loss_aggregation: Literal["trajectory", "token", "constant"] = knob(

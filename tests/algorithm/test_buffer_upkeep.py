@@ -14,7 +14,7 @@ from rapo_rllib.algorithm.trial_files import RunName
 from rapo_rllib.buffer.layered import LayeredBuffer
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.errors import CheckpointError, RetrievalError
+from rapo_rllib.errors import RetrievalError
 from rapo_rllib.settings import BufferSettings, ObjectiveSettings, ProtocolSettings, TraceFilter
 from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
 
@@ -112,8 +112,6 @@ def test_a_checkpoint_brings_back_exactly_the_traces_of_then(make: Make) -> None
     assert stored(fresh) == set()
     fresh.set_state(None)
     assert fresh.get_state() == {"usage": {}, "grown": [], "run": None}
-    with pytest.raises(CheckpointError, match=r"kept otherwise in this checkpoint \(usage, own_usage, grown, run\)"):
-        fresh.set_state({"usage": {"a": (3, 0.5)}, "own_usage": {}, "grown": [], "run": None})
 
 
 def test_runs_outside_tune_keep_to_themselves_and_go_on_in_their_collection(

@@ -158,20 +158,6 @@ def test_points_of_a_schedule_are_numbers(settings: dict, message: str) -> None:
         config().training(**settings).validate()
 
 
-def test_rllibs_own_evaluation_is_taken_with_its_keys_where_it_has_env_runners_to_ask() -> None:
-    stock = config().evaluation(
-        evaluation_interval=1,
-        custom_evaluation_function=None,
-        evaluation_duration_unit="timesteps",
-        evaluation_force_reset_envs_before_iteration=False,
-    )
-    stock.validate()
-    stock.env_runners(num_env_runners=1)
-    with pytest.raises(ValueError, match="custom_evaluation_function = None with num_env_runners = 1 and evaluation_num_env_"):
-        stock.validate()
-    stock.evaluation(evaluation_num_env_runners=1).validate()
-
-
 @pytest.mark.parametrize("key", ["multiagent", "model_config", "is_online", "language_model", "_applied_preset"])
 def test_training_takes_no_key_that_nothing_reads(key: str) -> None:
     with pytest.raises(ValueError, match=f"unknown key '{key}': "):

@@ -58,25 +58,6 @@ def test_the_papers_advantages_are_the_default_to_the_last_bit(branches: str) ->
             assert found.tobytes() == np.full(len(member.token_ids), own, dtype=np.float32).tobytes()
 
 
-def test_each_step_has_the_advantage_of_what_it_and_later_steps_earned() -> None:
-    # returns with γ 0.5: 1.5, 1 and 0, 0: means 0.75 and 0.5
-    group = group_of(paid([1.0, 1.0]), paid([0.0, 0.0], 1))
-    settings = replace(PLAIN, credit="step", step_discount=0.5)
-    first, second = token_advantages(group, settings)
-    assert first.tolist() == [0.75, 0.75, 0.75, 0.5, 0.5]
-    assert second.tolist() == [-0.75, -0.75, -0.75, -0.5, -0.5]
-    (samples,), _ = sample_groups([group], settings)
-    assert [s.advantages.tolist() for s in samples.samples] == [first.tolist(), second.tolist()]
-
-
-def test_a_turn_has_its_own_beside_the_outcome() -> None:
-    # outcomes 1 and 0: ±0.5; turn 0 earned 0 and 6: ∓3
-    group = group_of(paid([0.0, 1.0]), paid([6.0, 0.0], 1))
-    settings = replace(PLAIN, credit="turn")
-    first, second = token_advantages(group, settings)
-    assert first[[0, 3]].tolist() == [-2.5, 0.5] and second[[0, 3]].tolist() == [2.5, -0.5]
-
-
 def test_a_fork_is_a_state_that_its_branches_are_compared_in() -> None:
     """Both wrote step 1 behind the very same tokens; a third one came to step 1 by another step 0."""
     origin, other = paid([0.0, 1.0]), paid([0.0, 0.0], 1)
@@ -107,11 +88,13 @@ def test_an_environments_own_key_of_a_state_comes_before_the_history() -> None:
 
 def test_equal_outcomes_of_unequal_steps_have_signal_where_steps_count() -> None:
     group = group_of(paid([1.0, 0.0]), paid([0.0, 1.0], 1))
+    for one in group.members:
+        one.steps[1].state = "at the door"  # from there one earned 1, the other nothing
     assert sample_groups([group], PLAIN)[0] == []
-    assert sample_groups([group], replace(PLAIN, credit="step"))[0]
-    # by length alone there is none: both steps of the one have what the only step of the other has
+    assert sample_groups([group], replace(PLAIN, credit="gigpo"))[0]
+    # by length alone there is none: both began from the prompt and earned the same
     same = group_of(paid([0.0, 1.0]), paid([1.0], 1))
-    assert sample_groups([same], replace(PLAIN, credit="step"))[0] == []
+    assert sample_groups([same], replace(PLAIN, credit="gigpo"))[0] == []
 
 
 def test_a_replayed_trajectory_without_steps_is_one_step() -> None:
@@ -119,19 +102,15 @@ def test_a_replayed_trajectory_without_steps_is_one_step() -> None:
     replayed.steps, replayed.origin = [], REPLAY
     group = group_of(paid([0.0, 0.0], 1))
     group.off_policy = [replayed]
-    for credit in ("step", "turn", "gigpo"):
-        own, others = token_advantages(group, replace(PLAIN, credit=credit))
-        assert len(set(others.tolist())) == 1 and others[0] > 0 > own[0], credit
+    own, others = token_advantages(group, replace(PLAIN, credit="gigpo"))
+    assert len(set(others.tolist())) == 1 and others[0] > 0 > own[0]
 
 
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        # lengths 5 and 2 of 8, the last 4 punished: -1/4, so that steps earned 1, 3/4 and 0: returns 7/4, 3/4 and 0, 0
-        ({"credit": "step"}, [[0.875, 0.375], [-0.875]]),
-        # the outcome alone, 3/4 and 0; and that of turn 0, 1 and 0
-        ({"credit": "turn"}, [[0.375 + 0.5, 0.375], [-0.375 - 0.5]]),
-        # all that was earned, 7/4 and 0, and the same again of step 0, which both began from the prompt
+        # lengths 5 and 2 of 8, the last 4 punished: -1/4. All that was earned, 7/4 and 0, and the same again of step 0, which
+        # both began from the prompt
         ({"credit": "gigpo"}, [[0.875 + 0.875, 0.875], [-0.875 - 0.875]]),
         ({}, [[0.875, 0.875], [-0.875]]),
     ],

@@ -69,7 +69,7 @@ def test_the_next_rollout_ran_beside_the_update(two_learners: Any) -> None:
     assert at(result, "env_runners/num_episodes") == 16
     check_evaluated(result, 2)
     assert at(result, "learners/default_policy/num_steps") == 1
-    asked, state = two_learners._cursor.position, two_learners._run_state.get_state()["cursor"]
+    asked, state = two_learners._cursor.position, two_learners._sampling.get_state()
     assert 12 <= asked <= 16  # two batches of four trained on, one begun, another where there is room
     assert len(state["again"]) == state["position"] - 8  # a checkpoint asks the others again
     held = two_learners.env_runner_group.foreach_env_runner(lambda runner: runner.policy_version, local_env_runner=False)

@@ -64,20 +64,20 @@ def test_updates_do_not_wait_and_no_question_is_lost(algorithm: Any) -> None:
         assert at(result, "sampling/questions_again") == at(result, "sampling/env_runners_lost") == 0
     assert oldest > 0  # what was begun beside an update was trained on by a later one
     assert len(set(trained)) == 16 and 0 <= at(result, "evaluation/env_runners/accuracy") <= 1
-    state = algorithm._run_state.get_state()["cursor"]
+    state = algorithm._sampling.get_state()
     assert state["position"] == len(trained) + len(state["again"])
     assert len(state["again"]) <= (STALENESS + 1) * 4
 
 
 def test_a_checkpoint_asks_again_what_nobody_trained_on(algorithm: Any, tmp_path: Path) -> None:
     saved = algorithm.save_to_path(tmp_path / "checkpoint")
-    state, before = algorithm._run_state.get_state()["cursor"], weights(algorithm.learner_group._learner)
+    state, before = algorithm._sampling.get_state(), weights(algorithm.learner_group._learner)
     check_iteration(algorithm, algorithm.train())
     assert not np.array_equal(weights(algorithm.learner_group._learner), before)
     algorithm.restore_from_path(saved)
     assert np.array_equal(weights(algorithm.learner_group._learner), before)
     assert algorithm.iteration == 4
-    again = algorithm._run_state.get_state()["cursor"]["again"]
+    again = algorithm._sampling.get_state()["again"]
     assert set(state["again"]) <= set(again)
     expected = [algorithm._cursor._at(place).id for place in again]
     assert set(check_iteration(algorithm, algorithm.train())) <= set(expected)
@@ -91,6 +91,6 @@ def test_an_engine_that_dies_loses_no_question(algorithm: Any) -> None:
         result = algorithm.train()
     assert at(result, "sampling/env_runners_lost") == 1
     check_iteration(algorithm, result)
-    state = algorithm._run_state.get_state()["cursor"]
+    state = algorithm._sampling.get_state()
     trained = {place for place in range(state["position"])} - set(state["again"])
     assert len(trained) == 4 * algorithm.iteration

@@ -118,8 +118,7 @@ def credited(count: int) -> list[TrajectoryGroup]:
 
 
 CREDIT = [
-    {"credit": "step", "step_discount": 0.9, "shown_steps": "own"},
-    {"credit": "turn", "turn_baseline": "reached", "advantage_baseline": "kind"},
+    {"credit": "gigpo", "step_discount": 0.9, "advantage_baseline": "kind"},
     {"credit": "gigpo", "shown_steps": "own"},
 ]
 

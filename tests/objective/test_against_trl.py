@@ -42,10 +42,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"importance_level": "sequence", "clip_low": 0.1, "clip_high": 0.15},
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.1, "epsilon_high": 0.15},
     ),
-    "gspo_token": (  # TRL has no such level: value and gradient are those of the sequence's
-        {"importance_level": "sequence_token", "clip_low": 0.1, "clip_high": 0.15},
-        {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.1, "epsilon_high": 0.15},
-    ),
     "dual_clip": ({"dual_clip": 1.4}, {"loss_type": "grpo", "epsilon_high": 0.28, "delta": 1.4}),
     "kl": ({"kl_coeff": 0.3}, {"loss_type": "grpo", "epsilon_high": 0.28, "beta": 0.3}),
     "truncated_importance_sampling": (

@@ -21,12 +21,6 @@ def test_trajectory_without_tokens_has_weight_zero(mode: str) -> None:
     assert aggregation_weight(0, 4, 2, 0, mode, length=50) == 0.0
 
 
-@pytest.mark.parametrize("length", [None, 0])
-def test_a_constant_is_needed_for_the_constant(length: int | None) -> None:
-    with pytest.raises(ValueError, match=f"loss_aggregation 'constant' divides by a length: got {length}"):
-        aggregation_weight(5, 4, 2, 100, "constant", length)
-
-
 @given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=6), min_size=1, max_size=5))
 def test_weights_of_a_batch_sum_to_one(groups: list[list[int]]) -> None:
     total = sum(map(sum, groups))

@@ -7,14 +7,7 @@ import math
 import pytest
 
 from rapo_rllib.objective.advantages import shared_token_advantages
-from rapo_rllib.objective.branching import branch_probability, normalized_entropy_change, opening_entropy
-
-
-def test_only_the_first_tokens_of_a_step_count() -> None:
-    assert opening_entropy([1.0, 2.0, 9.0, 9.0], 2) == 1.5
-    assert opening_entropy([1.0, 2.0], 20) == 1.5
-    with pytest.raises(ValueError, match="without generated tokens"):
-        opening_entropy([], 20)
+from rapo_rllib.objective.branching import branch_probability, normalized_entropy_change
 
 
 def test_the_change_is_measured_in_units_of_the_uniform_distribution() -> None:

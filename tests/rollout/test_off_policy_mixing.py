@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import random
 from contextlib import closing
@@ -15,7 +14,7 @@ from scripted import ByteTokenizer, ScriptedEngine, scripted_loop
 
 from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing
 from rapo_rllib.batching.packing import pack_rows
-from rapo_rllib.batching.replay import ReplayStore, worth_replaying
+from rapo_rllib.batching.replay import ReplayStore
 from rapo_rllib.batching.samples import sample_groups
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings
@@ -186,24 +185,3 @@ def test_a_stored_token_takes_nine_bytes() -> None:
     (stored,) = store.get_state()["a"]
     arrays = [value for value in vars(stored).values() if isinstance(value, np.ndarray)]
     assert sum(array.nbytes for array in arrays) == 9 * 10_001 + 4
-
-
-def test_replay_by_value_takes_the_surest_for_questions_between_easy_and_hard() -> None:
-    store = ReplayStore(per_question=2, capacity=100, choice="value")
-    (group,) = rolled_out(right)
-    for trajectory, entropy in zip(group.trajectories, (0.3, 0.1, 0.2), strict=True):
-        trajectory.entropies = [entropy] * len(trajectory.token_ids)
-        trajectory.policy_version = round(entropy * 10)
-    store.remember([group])
-    (failed,) = rolled_out(wrong)
-    assert worth_replaying(group) == 0.0 and worth_replaying(failed) == pytest.approx(math.exp(-0.125))
-    assert worth_replaying(replace(group, trajectories=[*group.trajectories, *failed.trajectories])) == 1.0
-
-    def drawn(count: int, seed: int, now: TrajectoryGroup = failed) -> list[int]:
-        prompt = now.trajectories[0].prompt_ids
-        return [t.policy_version for t in store.draw(now, prompt, count, random.Random(seed))]
-
-    draws = [drawn(5, seed) for seed in range(200)]
-    assert {tuple(versions) for versions in draws} == {(1, 2), ()}  # the two surest, the surest first; or nothing
-    assert 0.8 < sum(map(bool, draws)) / 200 < 0.95
-    assert all(drawn(1, seed, group) == [] for seed in range(50))
