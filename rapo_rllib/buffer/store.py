@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rapo_rllib.buffer.choices import URI_KEY, conditions_of
+from rapo_rllib.buffer.choices import URI_KEY, condition_of
 from rapo_rllib.buffer.drawing import Drawable, random_traces
 from rapo_rllib.buffer.embedder import Embedder
 from rapo_rllib.buffer.maker import MADE_BY, MAKER, check_maker, maker_of
@@ -141,7 +141,7 @@ class StepTraceBuffer(Collection):
         self.check_whole()
 
         def find(positions: Sequence[int], count: int) -> list[list[RetrievedTrace]]:
-            only = [conditions_of(self.settings.filter, queries[at]) for at in positions]
+            only = [condition_of(self.settings.filter, queries[at]) for at in positions]
             found = self.milvus.search(self.collection, vectors[positions], count, NAMES, self.settings.index, only)
             return [[retrieved_of(row) for row in rows] for rows in found]
 

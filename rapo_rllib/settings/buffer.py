@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from rapo_rllib.settings.knobs import Knobs, knob, shown
-
-
-def _check_sources(name: str, value: Any) -> None:
-    named = isinstance(value, tuple) and bool(value) and all(isinstance(source, str) for source in value)
-    if value is not None and not named:
-        raise ValueError(f"{name} = {shown(value)}: must be a list of sources' names; leave it out for all")
+from rapo_rllib.settings.knobs import Knobs, knob
 
 
 def _check_collection(name: str, value: Any) -> None:
@@ -25,10 +19,6 @@ class TraceFilter(Knobs):
 
     where: ClassVar[str] = "step_trace_buffer.filter."
 
-    sources: tuple[str, ...] | None = knob(
-        None, "only traces of these agents (`policy`: the policy itself); None: all", check=_check_sources
-    )
-    min_reward: float | None = knob(None, "least reward of the trace's trajectory; None: any")
     question: Literal["any", "other", "same"] = knob(
         "any", "traces of `any` question, of every `other` than the one asked, or of the `same`"
     )

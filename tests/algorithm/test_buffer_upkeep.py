@@ -15,7 +15,7 @@ from rapo_rllib.buffer.layered import LayeredBuffer
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import CheckpointError, RetrievalError
-from rapo_rllib.settings import BufferSettings, ObjectiveSettings, ProtocolSettings, TraceFilter
+from rapo_rllib.settings import BufferSettings, ObjectiveSettings, ProtocolSettings
 from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
 
 EXPERT = StepTrace("expert", "What?", "", "<python>1</python>", 1.0, source="gpt")
@@ -159,14 +159,14 @@ def test_training_goes_on_without_milvus_and_catches_up(make: Make, caplog: pyte
 
 
 def test_a_trace_that_is_written_again_is_as_new(make: Make) -> None:
-    upkeep = make(filter=TraceFilter(sources=("policy",)))
+    upkeep = make(top_k=9)
     layers = LayeredBuffer(upkeep._buffer)
     for version, rewards in ((0, 0.5), (20, 1.0)):
         again = group("a", version=version)
         again.trajectories[0].reward = rewards
         upkeep.take([again], version)
         layers.set_view(upkeep.view())
-        (hits,) = layers.retrieve([HistoryQuery("What?", "")])
+        hits = [hit for hit in layers.retrieve([HistoryQuery("What?", "")])[0] if hit.trace.source == "policy"]
         assert [(hit.trace.weight_version, hit.trace.reward) for hit in hits] == [(version, rewards)]
         assert hits[0].similarity == pytest.approx(1.0, abs=1e-3)  # under the key of then
     assert upkeep.view().grown_version == 2

@@ -7,7 +7,6 @@ from buffer_helpers import experts
 from rapo_rllib.buffer.build import step_traces
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.layered import BufferView, LayeredBuffer, grown_settings
-from rapo_rllib.settings import TraceFilter
 from rapo_rllib.types import HistoryQuery, StepTrace
 
 OLD = [trace for expert in experts(3) for trace in step_traces(expert)]
@@ -40,10 +39,6 @@ def test_what_was_added_is_found_at_once_and_gone_at_once(make_buffer) -> None:
     seeds = [random.Random(seed) for seed in range(200)]
     everything = [*(trace.id for trace in OLD), own("Nearest.").id, own("Elsewhere.", "What is the capital of France?", "").id]
     assert sorted({trace.id for trace in both.random_traces([QUERY] * 200, seeds)}) == sorted(everything)
-    mine = LayeredBuffer(make_buffer(top_k=2, filter=TraceFilter(sources=("policy",))))
-    mine.set_view(BufferView("steps_grown_run", 1))
-    assert {trace.source for trace in mine.random_traces([QUERY] * 50, seeds[:50])} == {"policy"}
-    mine.close()
 
     grown.delete([own("Nearest.").id])
     both.set_view(BufferView("steps_grown_run", 2))

@@ -108,14 +108,11 @@ def test_filters_by_such_names_let_through_theirs_alone(buffer: StepTraceBuffer)
     same, other = filtered(TraceFilter(question="same")), filtered(TraceFilter(question="other"))
     for trace in TRACES:
         asked = [HistoryQuery(trace.question, trace.history)]
-        named = filtered(TraceFilter(sources=(trace.source,)))
-        for one in (named, same):
-            expected = {each.id for each in (*TRACES, *LONG) if each.source == trace.source}
-            assert {hit.trace.id for hit in one.retrieve(asked, 50)[0]} == expected, trace.source
-            (drawn,) = one.random_traces(asked, [random.Random(1)])
-            assert drawn is not None and drawn.id in expected
+        expected = {each.id for each in (*TRACES, *LONG) if each.question == trace.question}
+        assert {hit.trace.id for hit in same.retrieve(asked, 50)[0]} == expected, trace.question
+        (drawn,) = same.random_traces(asked, [random.Random(1)])
+        assert drawn is not None and drawn.id in expected
         assert trace.id not in {hit.trace.id for hit in other.retrieve(asked, 50)[0]}
-        named.close()
     same.close()
     other.close()
 
