@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rapo_rllib.buffer.embedder import Embedder
 
 MADE_BY = "embedder"  # the note's name
-MAKER = {"name": str, "pooling": str, "tokenizer": str | None, "level": str, **SHAPE}
+MAKER = {"name": str, "pooling": str, "level": str, **SHAPE}
 
 
 def maker_of(embedder: Embedder, level: str) -> dict[str, Any]:
@@ -31,7 +31,6 @@ def maker_of(embedder: Embedder, level: str) -> dict[str, Any]:
         "name": lasting_name(embedder.name),
         "pooling": embedder.pooling,
         "dtype": embedder.encoder.dtype,
-        "tokenizer": embedder.tokenizer and lasting_name(embedder.tokenizer),
         "level": level,
         **made_by(embedder.fingerprint, embedder.encoder.probe),
     }
@@ -84,7 +83,6 @@ def adopted(settings: BufferSettings) -> BufferSettings:
         settings,
         level=stored["level"],
         embedder=stored["name"],
-        embedder_tokenizer=stored["tokenizer"],
         pooling=facts.get("pooling", settings.pooling),
         key_recipe=recipes.get(str(facts.get("recipe")), settings.key_recipe),
         key_history_tokens=facts.get("key_history_tokens"),

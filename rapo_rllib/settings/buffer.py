@@ -36,7 +36,6 @@ class BufferSettings(Knobs):
     embedder: str = knob(
         "all-minilm-l6-v2", "sentence-transformers id, folder or packaged name; or an endpoint http(s)://host:port/v1#model"
     )
-    embedder_tokenizer: str | None = knob(None, "for an endpoint: id or folder of the tokenizer that cuts keys; None: MiniLM's")
     traces: str | None = knob(
         "expert", "source of its first build: `expert` (the environment's) or a .jsonl[.gz] file; None: it must exist"
     )

@@ -185,7 +185,6 @@ def test_the_other_precision_is_not_refused(make_buffer):
         ({"embedder": "http://127.0.0.1:1/v1"}, r"embedder = 'http://127.0.0.1:1/v1': an endpoint is named by its address and"),
         ({"embedder": "https://#m"}, "an endpoint is named by its address"),
         ({"embedder": "http://h/v1#m", "pooling": "last_token"}, r"pooling = 'last_token': the endpoint 'http://h/v1#m' pools"),
-        ({"embedder_tokenizer": "x"}, r"embedder_tokenizer = 'x': 'all-minilm-l6-v2' is no endpoint"),
     ],
 )
 def test_what_does_not_belong_together_is_refused(make_buffer, settings, message):
@@ -193,17 +192,8 @@ def test_what_does_not_belong_together_is_refused(make_buffer, settings, message
         make_buffer(**settings)
 
 
-def test_commands_find_the_endpoint_of_a_collection_by_themselves(make_buffer, minilm):
+def test_commands_find_the_endpoint_of_a_collection_by_themselves(make_buffer):
     with served() as server:
-        buffer = make_buffer(embedder=name_of(server), embedder_tokenizer=minilm)
+        buffer = make_buffer(embedder=name_of(server))
         ensure_built(buffer, lambda: experts(2))
-        found = adopted(BufferSettings(uri=buffer.uri))
-        assert (found.embedder, found.embedder_tokenizer) == (name_of(server), minilm)
-
-
-def test_a_tokenizer_of_ones_own(minilm, tmp_path):
-    with served() as server:
-        facts = EndpointEncoder(name_of(server), key="e", tokenizer=minilm).facts
-        assert facts == EndpointEncoder(name_of(server), key="e").facts
-        with pytest.raises(ValueError, match=r"e_tokenizer: .* cannot be loaded"):
-            _ = EndpointEncoder(name_of(server), key="e", tokenizer=str(tmp_path)).facts
+        assert adopted(BufferSettings(uri=buffer.uri)).embedder == name_of(server)
