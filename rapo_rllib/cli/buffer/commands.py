@@ -121,7 +121,7 @@ def stats(
     evaluation: Evaluation = None,
     as_json: AsJson = False,
 ) -> None:
-    """Describe a buffer: sources, lengths, rewards, coverage; exit status 1 if something is wrong."""
+    """Describe a buffer: sources, rewards, coverage; exit status 1 if something is wrong."""
     with opened(uri, collection) as buffer:
         from rapo_rllib.buffer.statistics import statistics
 
@@ -130,7 +130,7 @@ def stats(
         with counted("step traces", quiet=as_json) as tell:
             found = statistics(buffer, texts, guard, tell)
         typer.echo(json.dumps(asdict(found), ensure_ascii=False) if as_json else "\n".join(_statistics(found)))
-    if found.leaks or found.missing or found.unfinished:
+    if found.leaks or found.missing:
         raise typer.Exit(1)
 
 
@@ -204,8 +204,6 @@ def _statistics(found: BufferStats) -> Iterator[str]:
     yield f"{found.traces:,} step traces of {found.trajectories:,} trajectories; {found.questions:,} different questions"
     if found.missing:
         yield f"WRONG: {found.missing:,} step traces are gone with damaged files; import or build again to add them"
-    for files in found.unfinished:
-        yield f"WRONG: the import of {files} was not finished; run it again"
     for question, count in found.leaks.items():
         yield f"WRONG: {count:,} step traces of a question of the evaluation: {question[:120]}"
     if found.asked:
@@ -213,5 +211,3 @@ def _statistics(found: BufferStats) -> Iterator[str]:
         yield f"training questions with a trace: {known}"
     for name, count in sorted(found.by_source.items(), key=lambda each: -each[1]):
         yield f"source {name!r}: {count:,} step traces, mean reward {found.mean_reward_by_source[name]:.3g}"
-    for name, numbers in found.spreads.items():
-        yield f"{name}: " + ", ".join(f"{which} {value:.4g}" for which, value in numbers.items())
