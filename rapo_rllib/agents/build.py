@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rapo_rllib.agents.agent import Attempt
 from rapo_rllib.agents.journal import Journal
-from rapo_rllib.buffer.build import NOTE, SHAPE, build_lock, cut
+from rapo_rllib.buffer.build import NOTE, SHAPE, BestOf, build_lock, cut
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.types import ExpertTrajectory, Question, StepTrace
 
@@ -48,7 +48,7 @@ class Keeping:
             RetrievalError: Milvus does not answer.
         """
         with build_lock(buffer):
-            self.added = buffer.insert(self._traces(journal, questions, buffer.settings.level, tell))
+            self.added = buffer.insert(BestOf().improving(self._traces(journal, questions, buffer.settings.level, tell))).added
             buffer.fit_index()
             if not self.unfinished and buffer.note(NOTE, SHAPE) is None:
                 buffer.set_note(NOTE, {"traces": f"agent:{self.source}", "max_traces": None})

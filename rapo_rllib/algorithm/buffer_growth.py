@@ -128,7 +128,7 @@ class BufferUpdater:
         gone = sorted(set(stored) - set(wanted))
         if missing or again or gone:
             self._stored = None  # after a failure halfway: look again what is there
-            grown.insert_or_update([*missing, *again])
+            grown.insert([*missing, *again])
             grown.delete(gone)
             self._stored = {key: _changing(trace) for key, trace in wanted.items()}
             self._version += 1

@@ -152,7 +152,7 @@ def _built(
     experts = traces() if guard is None else guard.keep(traces())
     given = (trace for expert in experts if expert.reward > 0 for trace in cut(expert, buffer.settings.level))
     told = None if on_progress is None else lambda seen, added: on_progress(seen)
-    buffer.insert_or_update(BestOf().improving(given, max_traces), told)
+    buffer.insert(BestOf().improving(given, max_traces), told)
     count = buffer.count()
     if count == 0:
         raise ValueError(f"step_trace_buffer.traces: {buffer.settings.traces!r} holds no trajectory with a positive reward")

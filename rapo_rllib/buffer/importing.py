@@ -97,7 +97,7 @@ def import_traces(
     with build_lock(buffer):
         buffer.create()
         steps = report.steps.once(usable_traces(plan, Counter()))
-        written = buffer.insert_or_update(islice(steps, plan.max_traces), tell)
+        written = buffer.insert(islice(steps, plan.max_traces), tell)
         buffer.fit_index()
         buffer.set_note(BUILT, buffer.note(BUILT, SHAPE) or {"traces": BUILT_FROM, "max_traces": None})
         return written

@@ -65,8 +65,10 @@ class StepTraceBuffer(Collection):
             self.milvus.create(self.collection, FIELDS, self.embedder.dim)
         self._check_maker()
 
-    def insert(self, traces: Iterable[StepTrace], progress: Callable[[int, int], None] | None = None) -> int:
-        """Embed and store step traces, a window of 256 at a time. What is stored already is not embedded again.
+    def insert(self, traces: Iterable[StepTrace], progress: Callable[[int, int], None] | None = None) -> Written:
+        """Embed and store step traces, a window of 256 at a time.
+
+        What is stored already is not embedded again, but has the facts that are given now (``writing.FACTS``).
 
         Of a history above 65,535 bytes the end is stored; a question or a step above that is left out, with a warning. The
         embedder sorts a window by length, so that short texts are not padded to the longest of them all.
@@ -75,23 +77,13 @@ class StepTraceBuffer(Collection):
             traces: each with a content-derived ``id`` (see ``build.step_traces``).
             progress: told how many traces were seen and how many of them were added so far, now and then.
 
-        Returns:
-            Number of traces that were not there before.
-
         Raises:
-            ValueError: a trace without id or text, with half a character, two traces with one id, or a vector that is none.
+            ValueError: a trace without id or text, with half a character, or a vector that is none.
             RetrievalError: Milvus does not answer.
         """
-        return self._write(traces, False, progress).added
-
-    def insert_or_update(self, traces: Iterable[StepTrace], progress: Callable[[int, int], None] | None = None) -> Written:
-        """Do :meth:`insert`, and give stored traces the facts that are given now (``writing.FACTS``)."""
-        return self._write(traces, True, progress)
-
-    def _write(self, traces: Iterable[StepTrace], update: bool, progress: Callable[[int, int], None] | None) -> Written:
         self.check_embedder()
         self.drawable.forget()
-        written = TraceWriter(self.milvus, self.collection, self.embedder).write(traces, update, progress)
+        written = TraceWriter(self.milvus, self.collection, self.embedder).write(traces, progress)
         if (count := self.milvus.count(self.collection)) > self._noted():  # a damaged buffer stays one until it is whole
             self.set_note(STORED, {"count": count})
         return written

@@ -147,13 +147,13 @@ def test_training_goes_on_without_milvus_and_catches_up(make: Make, caplog: pyte
     def unreachable(*arguments: object, **options: object) -> int:
         raise RetrievalError("Milvus does not answer")
 
-    insert, grown.insert_or_update = grown.insert_or_update, unreachable  # type: ignore[method-assign]
+    insert, grown.insert = grown.insert, unreachable  # type: ignore[method-assign]
     metrics = upkeep.take([group("a")], 1)
     upkeep.view()
     upkeep.view()
     assert upkeep.take([group("a")], 1)["failures"] == 2  # iterations, however often Milvus was asked in one
     assert metrics["failures"] == 1 and "could not be brought up to date" in caplog.text
-    grown.insert_or_update = insert  # type: ignore[method-assign]
+    grown.insert = insert  # type: ignore[method-assign]
     assert upkeep.take([group("b")], 2)["failures"] == 2
     assert stored(upkeep) == {"a 0", "b 0"}
 

@@ -177,15 +177,6 @@ def test_an_export_that_was_edited_is_of_other_steps(make_buffer, tmp_path) -> N
     assert {trace.text for trace in buffer.all_traces()} == {"I think.", "I know."}
 
 
-def test_another_step_under_the_id_of_a_stored_one_is_refused(make_buffer) -> None:
-    buffer, first = make_buffer(), StepTrace("1", "Who?", "h", "I think.", 1.0, source="s")
-    buffer.create()
-    buffer.insert([first])
-    with pytest.raises(ValueError, match="two different step traces have the id '1'; derive ids from the content"):
-        buffer.insert([replace(first, text="I know.")])
-    assert list(buffer.all_traces()) == [first]
-
-
 def written_again(path: Path, **changed) -> Path:
     rows = [json.loads(line) | changed for line in path.read_text(encoding="utf-8").splitlines()]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
