@@ -67,7 +67,6 @@ def test_a_chat_becomes_the_text_protocol(tmp_path) -> None:
     [
         ([("assistant", "The sum is \\boxed{8}.")], ("<answer>The sum is \\boxed{8}.</answer>",)),
         ([("assistant", "<think>a</think><answer>8</answer>")], ("<think>a</think><answer>8</answer>",)),
-        ([("assistant", "8", {"function_call": None})], ("<answer>\\boxed{8}</answer>",)),
         (  # results without ids come in the order of the calls
             [("assistant", "", {"tool_calls": [{"function": {"name": "add", "arguments": {"a": 3, "b": 5}}}]}), ("tool", "8")],
             ('<add>{"a": 3, "b": 5}</add>\n<result>\n8\n</result>\n',),
