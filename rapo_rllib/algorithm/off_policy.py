@@ -72,7 +72,7 @@ def open_buffer(
     covered = covered_questions(buffer, (question.text for question in train_questions))
     of_questions = f": step traces for {covered[0]:,} of {covered[1]:,} training questions" if covered else ""
     progress.say(f"the Step-Trace Buffer holds {count} step traces{of_questions}")
-    upkeep = BufferUpdater(buffer, run, settings.objective, settings.protocol, guard)
+    upkeep = BufferUpdater(buffer, run, settings.protocol, guard)
     upkeep.coverage = covered[0] / covered[1] if covered else None
     return buffer, upkeep
 

@@ -66,7 +66,7 @@ class BufferSettings(Knobs):
     level: Literal["step", "trajectory"] = knob("step", "whether a trace is a step or a whole trajectory", hidden=True)
     filter: TraceFilter = knob(TraceFilter, "conditions on traces that may be shown")
     growth: Literal["none", "successful", "advantage"] = knob("none", "which of the policy's steps enter", hidden=True)
-    max_grown: int = knob(10_000, "most step traces of the policy's own; above it the lowest scores leave", at_least=1)
+    max_grown: int = knob(10_000, "most step traces of the policy's own; above it the oldest leave", at_least=1)
     timeout_s: float = knob(10.0, "deadline of a request to Milvus", above=0)
 
     def __post_init__(self) -> None:

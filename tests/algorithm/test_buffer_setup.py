@@ -27,7 +27,7 @@ def opened(config: RAPOConfig, test_questions, train_questions=()) -> tuple[int,
     progress = Lines()
     job = (config.settings, config.question_source)
     buffer, upkeep = open_buffer(*job, progress, RunName("run"), test_questions, train_questions)
-    assert upkeep.take([], 0).get("coverage") == upkeep.coverage
+    assert upkeep.take([]).get("coverage") == upkeep.coverage
     count = buffer.count()
     assert all(upkeep._guard.leaks(question.text) for question in test_questions if question.text)  # when it grows, too
     upkeep.close()
