@@ -35,9 +35,6 @@ class Drawable:
         self._milvus = milvus
         self.forget()
 
-    def __getstate__(self) -> dict:
-        return {**self.__dict__, "_rows": None, "_allowed": None}
-
     def forget(self) -> None:
         """List the rows anew at the next drawing."""
         self._rows: np.ndarray | None = None  # [2, N]: ids, sorted, and questions

@@ -33,7 +33,7 @@ STORED = "stored"  # the note with the number of step traces: Lite serves what i
 
 
 class StepTraceBuffer(Collection):
-    """Step traces in one Milvus collection. Cheap to construct and to pickle; connects and loads its embedder on first use.
+    """Step traces in one Milvus collection. Cheap to construct; connects and loads its embedder on first use.
 
     All processes of a Ray cluster may use the same Lite path, without Ray one process; any number a server.
 
@@ -48,9 +48,6 @@ class StepTraceBuffer(Collection):
         self.embedder = Embedder.of(settings)
         self.drawable = Drawable(self.milvus, settings)
         self._checked = self._found_whole = False
-
-    def __getstate__(self) -> dict:
-        return {**self.__dict__, "_checked": False, "_found_whole": False}
 
     def create(self) -> None:
         """Create the collection, unless it exists.

@@ -32,15 +32,15 @@ RELEASE_S = 60.0  # dropping a collection: a server just restarted loads it firs
 
 
 class MilvusHandle(MilvusConnection):
-    """Operations on a server's collections. Cheap to construct, picklable, safe in threads.
+    """Operations on a server's collections. Cheap to construct, safe in threads.
 
     Every method but ``close`` raises ``RetrievalError`` when Milvus does not answer or refuses.
     """
 
     is_lite = False
 
-    def _forget_process_state(self) -> None:
-        super()._forget_process_state()
+    def __init__(self, uri: str, timeout_s: float = 10.0, *, uri_key: str) -> None:
+        super().__init__(uri, timeout_s, uri_key=uri_key)
         self._shapes: dict[str, Shape] = {}
         self._written: set[str] = set()  # collections that this process has written to
 

@@ -3,8 +3,6 @@
 A server without these is what tests of faults use.
 """
 
-import os
-import pickle
 import random
 from collections import Counter
 from dataclasses import replace
@@ -116,16 +114,6 @@ def test_importing_again_changes_nothing(filled):
     assert filled.insert([TRACES[0], TRACES[0]]).added == 0
     assert filled.count() == 40
     assert sorted(filled.all_traces(), key=lambda trace: trace.id) == sorted(TRACES, key=lambda trace: trace.id)
-
-
-@MOSTLY_LITE
-def test_a_pickled_buffer_reads_the_same_rows(filled):
-    copy = pickle.loads(pickle.dumps(filled))
-    assert copy.retrieve([query(TRACES[3])])[0][0].trace == TRACES[3]
-    copy.close()
-    assert filled.count() == 40
-    assert len(pickle.dumps(filled)) < 4000
-    assert "MILVUS_TOKEN" not in os.environ or os.environ["MILVUS_TOKEN"].encode() not in pickle.dumps(filled)
 
 
 def test_a_long_history_is_found_by_its_end_and_what_no_column_holds_is_left_out(filled, caplog):
