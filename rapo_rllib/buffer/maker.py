@@ -1,8 +1,7 @@
 """Tell what made the keys of a buffer, and refuse an embedder or a level that does not go with them.
 
 ``store.py`` stores :func:`maker_of` beside the step traces and asks :func:`check_maker` whenever a buffer is opened; commands
-that need not ask take it over (:func:`adopted`). The precision that the embedder ran in is stored to be read, not to be
-compared: it depends on the machine, and the cosine between bfloat16 and float32 vectors of the same weights is above 0.99.
+that need not ask take it over (:func:`adopted`).
 """
 
 from __future__ import annotations
@@ -22,15 +21,13 @@ if TYPE_CHECKING:
     from rapo_rllib.buffer.embedder import Embedder
 
 MADE_BY = "embedder"  # the note's name
-MAKER = {"name": str, "pooling": str, "level": str, **SHAPE}
+MAKER = {"name": str, "level": str, **SHAPE}
 
 
 def maker_of(embedder: Embedder, level: str) -> dict[str, Any]:
     """Facts that are stored about an embedder and the level of its traces, as JSON."""
     return {
         "name": lasting_name(embedder.name),
-        "pooling": embedder.pooling,
-        "dtype": embedder.encoder.dtype,
         "level": level,
         **made_by(embedder.fingerprint, embedder.encoder.probe),
     }

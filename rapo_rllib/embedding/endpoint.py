@@ -63,8 +63,7 @@ class EndpointEncoder:
         ValueError: ``name`` lacks the address or the model.
     """
 
-    max_tokens: int | None = None  # an endpoint says neither how much it reads,
-    dtype: str | None = None  # nor in which precision it runs
+    max_tokens: int | None = None  # an endpoint does not say how much it reads
 
     def __init__(self, name: str, *, key: str) -> None:
         self.name, self._key = name, key
