@@ -201,9 +201,9 @@ class KilledLite:
             start += len(traces)
             if not traces:
                 chosen = rng.sample(self.imported, 8)
-                self.check(buffer.insert(chosen) == 0, f"{name}: imported step traces were not there")
+                self.check(buffer.insert(chosen).added == 0, f"{name}: imported step traces were not there")
                 continue
-            added = buffer.insert(traces)
+            added = buffer.insert(traces).added
             # what came before a kill counts as known when the call is repeated, so that no number is wrong that is smaller
             self.check(added <= len(traces), f"{name}: {added} of {len(traces)} added")
             self.imported += traces

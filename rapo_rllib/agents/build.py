@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rapo_rllib.agents.agent import Attempt
 from rapo_rllib.agents.journal import Journal
-from rapo_rllib.buffer.build import NOTE, SHAPE, build_lock, cut
+from rapo_rllib.buffer.build import NOTE, BestOf, build_lock, cut
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.types import ExpertTrajectory, Question, StepTrace
 
@@ -41,9 +41,9 @@ class Keeping:
             RetrievalError: Milvus does not answer.
         """
         with build_lock(buffer):
-            self.added = buffer.insert(self._traces(journal, questions, buffer.settings.level))
+            self.added = buffer.insert(BestOf().improving(self._traces(journal, questions, buffer.settings.level))).added
             buffer.fit_index()
-            if not self.unfinished and buffer.note(NOTE, SHAPE) is None:
+            if not self.unfinished and buffer.note(NOTE) is None:
                 buffer.set_note(NOTE, {"traces": f"agent:{self.source}", "max_traces": None})
 
     def _traces(self, journal: Journal, questions: Iterable[Question], level: str) -> Iterator[StepTrace]:

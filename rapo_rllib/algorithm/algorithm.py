@@ -276,7 +276,7 @@ class RAPO(Algorithm):
             self._replay.remember(result.groups)
         if self._buffer_updater is not None:
             with self._timed("buffer"):
-                kept = self._buffer_updater.take([*result.groups, *result.left_out], self._version)
+                kept = self._buffer_updater.take([*result.groups, *result.left_out])
             for name, value in kept.items():
                 self.metrics.log_value(("buffer", name), value, window=1)
         self._all_engines("wake")

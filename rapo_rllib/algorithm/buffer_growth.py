@@ -1,6 +1,6 @@
-"""Updates of the Step-Trace Buffer between two rollouts: count uses, add grown traces, tell the env runners.
+"""Updates of the Step-Trace Buffer between two rollouts: add grown traces, tell the env runners.
 
-    groups of a rollout --BufferUpdater.take--> usage and grown traces (memory; checkpoints) --sync--> grown traces in Milvus
+    groups of a rollout --BufferUpdater.take--> grown traces (memory; checkpoints) --sync--> grown traces in Milvus
                                            --view--> env runners, with the next rollout
 
 What this process holds is the truth, and Milvus its copy: where Milvus does not answer, training goes on, the failure is
@@ -14,25 +14,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rapo_rllib.algorithm.trial_files import RunName
-from rapo_rllib.buffer.growth import NEVER, GrownTraces, TraceUsage, grown_candidates
+from rapo_rllib.buffer.growth import GrownTraces, grown_candidates
 from rapo_rllib.buffer.layered import BufferView, grown_settings
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.objective.retrieval_reward import retrieval_rewards
-from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings
-from rapo_rllib.types import FALLBACK, StepTrace, TrajectoryGroup
+from rapo_rllib.settings import ProtocolSettings
+from rapo_rllib.types import StepTrace, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
 
 class BufferUpdater:
-    """Usage and growth of one run's buffer.
+    """Growth of one run's buffer.
 
     Args:
         buffer: the off-policy agents'; open.
         run: name of the run, which collections are named by; a checkpoint may have another one.
-        objective: how retrieval rewards are computed.
         protocol: how the policy's steps are rendered.
         guard: knows the evaluation questions. What the policy wrote on one does not enter.
     """
@@ -41,15 +39,13 @@ class BufferUpdater:
         self,
         buffer: StepTraceBuffer,
         run: RunName,
-        objective: ObjectiveSettings,
         protocol: ProtocolSettings,
         guard: LeakGuard | None = None,
     ) -> None:
-        self._buffer, self._objective, self._protocol = buffer, objective, protocol
+        self._buffer, self._protocol = buffer, protocol
         self._settings = buffer.settings
         self._run = run
         self._guard = LeakGuard(()) if guard is None else guard
-        self._usage: dict[str, TraceUsage] = {}  # of every trace that was shown
         self._kept = GrownTraces(self._settings.max_grown)
         self._grown: StepTraceBuffer | None = None
         self._stored: dict[str, tuple[float, int]] | None = None  # what the grown collection holds; None: not known yet
@@ -70,33 +66,18 @@ class BufferUpdater:
         collection = None if self._grown is None or self._stored is None else self._grown.collection
         return BufferView(collection, self._version)
 
-    def take(self, groups: Sequence[TrajectoryGroup], version: int) -> dict[str, float]:
-        """Account for a rollout; returns metrics.
-
-        Args:
-            groups: what was rolled out.
-            version: of the policy's weights now.
-        """
-        shown = [
-            (retrieval.trace_id, reward)
-            for group in groups
-            for trajectory in group.trajectories
-            for retrieval, reward in retrieval_rewards(trajectory, self._objective)
-            if retrieval.start >= trajectory.own_start and not retrieval.noisy and retrieval.source != FALLBACK
-        ]
-        for trace_id, reward in shown:
-            self._usage[trace_id] = self._usage.get(trace_id, NEVER).used(reward)
+    def take(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        """Take in what is good of a rollout; returns metrics."""
         found, refused = self._candidates(groups)
-        change = self._kept.add(found, version, self._usage)
+        change = self._kept.add(found)
         self.sync()
         self._failures += self._failed
         self._failed = False
-        values: dict[str, float] = {"uses": len(shown), "traces_used": len(self._usage), "failures": self._failures}
+        values: dict[str, float] = {"failures": self._failures}
         if self.coverage is not None:
             values["coverage"] = self.coverage
         if self._grown is not None:
-            values |= {"grown": len(self._kept), "added": len(change.added), "removed": len(change.removed)}
-            values |= {"duplicates": change.duplicates, "refused": refused}
+            values |= {"grown": len(self._kept), **change, "refused": refused}
         return {name: float(value) for name, value in values.items()}
 
     def _candidates(self, groups: Sequence[TrajectoryGroup]) -> tuple[list[StepTrace], int]:
@@ -128,21 +109,19 @@ class BufferUpdater:
         gone = sorted(set(stored) - set(wanted))
         if missing or again or gone:
             self._stored = None  # after a failure halfway: look again what is there
-            grown.insert_or_update([*missing, *again])
+            grown.insert([*missing, *again])
             grown.delete(gone)
             self._stored = {key: _changing(trace) for key, trace in wanted.items()}
             self._version += 1
 
     def get_state(self) -> dict[str, Any]:
         """For checkpoints: the traces themselves, not only their names."""
-        usage = {trace_id: (each.uses, each.total) for trace_id, each in self._usage.items()}
-        return {"usage": usage, "grown": self._kept.get_state(), "run": self._run.get_state()}
+        return {"grown": self._kept.get_state(), "run": self._run.get_state()}
 
     def set_state(self, state: Mapping[str, Any] | None) -> None:
-        """From a checkpoint, of this run or of another; None: of a run that kept no account."""
-        state = state or {"usage": {}, "grown": [], "run": None}
+        """From a checkpoint, of this run or of another; None: of a run without a buffer."""
+        state = state or {"grown": [], "run": None}
         self._go_on_as(self._run.after(state["run"]))
-        self._usage = {trace_id: TraceUsage(*each) for trace_id, each in state["usage"].items()}
         allowed = [trace for trace in state["grown"] if not self._guard.leaks(trace.question)]
         if refused := len(state["grown"]) - len(allowed):
             logger.warning("left out %d step traces of the checkpoint, of questions of the evaluation", refused)

@@ -5,7 +5,6 @@ Flow: settings -> here -> ``buffer/``, ``batching/off_policy.py`` -> ``RAPO``.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from rapo_rllib.algorithm.buffer_growth import BufferUpdater
     from rapo_rllib.algorithm.trial_files import RunName
     from rapo_rllib.buffer.store import StepTraceBuffer
-
-logger = logging.getLogger(__name__)
 
 
 def open_buffer(
@@ -53,7 +50,6 @@ def open_buffer(
     """
     from rapo_rllib.algorithm.buffer_growth import BufferUpdater
     from rapo_rllib.buffer.build import ensure_built
-    from rapo_rllib.buffer.importing import unfinished_imports
     from rapo_rllib.buffer.leak_guard import LeakGuard, covered_questions
     from rapo_rllib.buffer.store import StepTraceBuffer
 
@@ -72,13 +68,11 @@ def open_buffer(
     count = ensure_built(buffer, traces, settings.buffer.max_traces, on_progress, guard)
     if guard.refused:
         progress.say(f"left out {guard.refused.total()} trajectories that answer questions of the evaluation")
-    for files in unfinished_imports(buffer):
-        logger.warning("the Step-Trace Buffer lacks step traces: the import of %s was not finished; run it again", files)
     buffer.prepare()
     covered = covered_questions(buffer, (question.text for question in train_questions))
     of_questions = f": step traces for {covered[0]:,} of {covered[1]:,} training questions" if covered else ""
     progress.say(f"the Step-Trace Buffer holds {count} step traces{of_questions}")
-    upkeep = BufferUpdater(buffer, run, settings.objective, settings.protocol, guard)
+    upkeep = BufferUpdater(buffer, run, settings.protocol, guard)
     upkeep.coverage = covered[0] / covered[1] if covered else None
     return buffer, upkeep
 

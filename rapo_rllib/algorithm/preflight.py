@@ -132,12 +132,12 @@ def _check_evaluation(config: RAPOConfig) -> None:
 
 
 def _check_buffer(settings: BufferSettings) -> None:
-    from rapo_rllib.buffer.choices import URI_KEY
     from rapo_rllib.buffer.embedder import check_embedder
+    from rapo_rllib.buffer.maker import URI_KEY
     from rapo_rllib.milvus.address import checked_uri
 
     checked_uri(settings.uri, URI_KEY)
-    check_embedder(settings.embedder, settings.pooling, settings.embedder_tokenizer)
+    check_embedder(settings.embedder, settings.pooling)
     if settings.traces not in (None, "expert") and not Path(settings.traces).is_file():
         raise ValueError(
             f"step_trace_buffer.traces = {settings.traces!r}: no such file; give a .jsonl or .jsonl.gz of traces, 'expert' for "

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from filelock import FileLock, Timeout
 
-from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.leak_guard import LeakGuard, refuse_leaks
+from rapo_rllib.buffer.maker import URI_KEY
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.milvus.address import check_lite_path
 from rapo_rllib.types import ExpertTrajectory, StepTrace
@@ -22,7 +22,6 @@ from rapo_rllib.types import ExpertTrajectory, StepTrace
 logger = logging.getLogger(__name__)
 
 NOTE = "built"
-SHAPE = {"traces": str | None, "max_traces": int | None}  # of that note
 
 
 def step_traces(expert: ExpertTrajectory) -> list[StepTrace]:
@@ -136,7 +135,7 @@ def _built(
     guard: LeakGuard | None,
 ) -> int:
     wanted = {"traces": buffer.settings.traces, "max_traces": max_traces}
-    built = buffer.note(NOTE, SHAPE) if buffer.exists() else None
+    built = buffer.note(NOTE) if buffer.exists() else None
     damaged = built is not None and traces is not None and buffer.missing() > 0
     if built is not None and _serves(buffer, built, wanted, traces is None) and not damaged:
         buffer.create()  # checks that embedder and level are the same
@@ -152,7 +151,7 @@ def _built(
     experts = traces() if guard is None else guard.keep(traces())
     given = (trace for expert in experts if expert.reward > 0 for trace in cut(expert, buffer.settings.level))
     told = None if on_progress is None else lambda seen, added: on_progress(seen)
-    buffer.insert_or_update(BestOf().improving(given, max_traces), told)
+    buffer.insert(BestOf().improving(given, max_traces), told)
     count = buffer.count()
     if count == 0:
         raise ValueError(f"step_trace_buffer.traces: {buffer.settings.traces!r} holds no trajectory with a positive reward")

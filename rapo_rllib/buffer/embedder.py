@@ -9,7 +9,6 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rapo_rllib.buffer.choices import EMBEDDER_KEY
 from rapo_rllib.buffer.keys import (
     MAX_KEY_TOKENS,
     MAX_QUESTION_TOKENS,
@@ -19,11 +18,12 @@ from rapo_rllib.buffer.keys import (
 )
 from rapo_rllib.embedding.endpoint import EndpointEncoder, is_endpoint, split_endpoint
 from rapo_rllib.embedding.local import TextEncoder, resolve_embedder
-from rapo_rllib.settings import BufferSettings
 
 if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedTokenizerBase
+
+EMBEDDER_KEY = "step_trace_buffer.embedder"  # what the user calls it, for messages
 
 
 class Embedder:
@@ -33,7 +33,6 @@ class Embedder:
         name_or_path: of a sentence-transformers model, or ``http(s)://host:port/v1#model`` of an endpoint.
         pooling: see ``TextEncoder``; an endpoint pools as it likes.
         key_recipe: which text stands for a pair (``keys.py``).
-        tokenizer: of an endpoint, see ``EndpointEncoder``.
         recent_tokens: of a key of ``goal_and_recent`` that is the history's end alone.
 
     Raises:
@@ -45,23 +44,16 @@ class Embedder:
         name_or_path: str,
         pooling: str = "mean",
         key_recipe: str = "goal_and_recent",
-        tokenizer: str | None = None,
         recent_tokens: int | None = None,
     ) -> None:
-        check_embedder(name_or_path, pooling, tokenizer)
+        check_embedder(name_or_path, pooling)
         self.encoder: TextEncoder | EndpointEncoder
         if is_endpoint(name_or_path):
-            self.encoder = EndpointEncoder(name_or_path, key=EMBEDDER_KEY, tokenizer=tokenizer)
+            self.encoder = EndpointEncoder(name_or_path, key=EMBEDDER_KEY)
         else:
             self.encoder = TextEncoder(name_or_path, pooling, key=EMBEDDER_KEY)
-        self.name, self.pooling, self.key_recipe, self.tokenizer = name_or_path, pooling, key_recipe, tokenizer
+        self.name, self.pooling, self.key_recipe = name_or_path, pooling, key_recipe
         self._recent_tokens = recent_tokens
-
-    @classmethod
-    def of(cls, settings: BufferSettings) -> Embedder:
-        """The embedder that settings name. Raises ``ValueError`` as the constructor does."""
-        key = (settings.key_recipe, settings.embedder_tokenizer, settings.key_history_tokens)
-        return cls(settings.embedder, settings.pooling, *key)
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Pooled, normalised embeddings of the keys of (question, history) pairs: float32 ``[N, D]``.
@@ -106,7 +98,7 @@ class Embedder:
         return max_tokens
 
 
-def check_embedder(name_or_path: str, pooling: str, tokenizer: str | None) -> None:
+def check_embedder(name_or_path: str, pooling: str) -> None:
     """Refuse inconsistent settings and unknown names, without loading or asking anything.
 
     Raises:
@@ -114,11 +106,6 @@ def check_embedder(name_or_path: str, pooling: str, tokenizer: str | None) -> No
     """
     if not is_endpoint(name_or_path):
         resolve_embedder(name_or_path, EMBEDDER_KEY)
-        if tokenizer is not None:
-            raise ValueError(
-                f"{EMBEDDER_KEY}_tokenizer = {tokenizer!r}: {name_or_path!r} is no endpoint and has a tokenizer of its own; "
-                "leave embedder_tokenizer out"
-            )
         return
     split_endpoint(name_or_path, EMBEDDER_KEY)
     if pooling != "mean":

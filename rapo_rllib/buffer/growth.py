@@ -9,8 +9,8 @@ shared with other runs, and stays as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rapo_rllib.buffer.build import cut
 from rapo_rllib.protocol.steps import render_observation
@@ -18,28 +18,6 @@ from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import ExpertTrajectory, Question, StepTrace, Trajectory, TrajectoryGroup
 
 POLICY = "policy"  # source of such traces
-HALF_LIFE = 100.0  # weight versions after which the score of such a trace has halved
-PRIOR_USES = 4.0  # uses of reward 0 that every trace begins with, so that a single use decides little
-
-
-@dataclass(frozen=True)
-class TraceUsage:
-    """Uses of a step trace and the sum of their retrieval rewards (eq. 7, nats); of uses that have one."""
-
-    uses: int = 0
-    total: float = 0.0
-
-    @property
-    def shrunk_reward(self) -> float:
-        """The mean reward, drawn towards 0 where uses are few: ``total / (uses + 4)``."""
-        return self.total / (self.uses + PRIOR_USES)
-
-    def used(self, reward: float) -> TraceUsage:
-        """Count one more use."""
-        return TraceUsage(self.uses + 1, self.total + reward)
-
-
-NEVER = TraceUsage()
 
 
 def grown_candidates(
@@ -86,25 +64,6 @@ def _step_traces(trajectory: Trajectory, protocol: ProtocolSettings, level: str)
     ]
 
 
-def grown_score(reward: float, usage: TraceUsage, age: int) -> float:
-    """Worth of a trace of the policy's own: its reward and how it fared, halved every ``HALF_LIFE`` weight versions.
-
-        score = (reward + uses · mean retrieval reward / (uses + 4)) · 2^(-age / HALF_LIFE)
-
-    Example: reward 1, never used, as old as the half-life: 0.5.
-    """
-    return (reward + usage.shrunk_reward) * 0.5 ** (age / HALF_LIFE)
-
-
-@dataclass(frozen=True)
-class Change:
-    """The effect of an addition on the traces that are kept."""
-
-    added: tuple[str, ...] = ()  # ids
-    removed: tuple[str, ...] = ()  # ids
-    duplicates: int = 0
-
-
 class GrownTraces:
     """The policy's traces that are kept: deduplicated, at most ``max_traces`` of them. In memory, without Milvus.
 
@@ -120,29 +79,24 @@ class GrownTraces:
     def __len__(self) -> int:
         return len(self.traces)
 
-    def add(self, candidates: Iterable[StepTrace], version: int, usage: Mapping[str, TraceUsage]) -> Change:
-        """Take candidates in; above ``max_traces`` those of the lowest score leave (of equal ones the oldest)."""
+    def add(self, candidates: Iterable[StepTrace]) -> dict[str, int]:
+        """Take candidates in; above ``max_traces`` the oldest leave, of those of one weight version those of lowest reward.
+
+        Returns how many are added, removed and duplicates.
+        """
         before, duplicates = set(self.traces), 0
         for candidate in candidates:
             kept = self._by_content.setdefault(_content(candidate), candidate.id)
             known = self.traces.get(kept)
             duplicates += known is not None
             self.traces[kept] = candidate if known is None else _written_again(known, candidate)
-        self._shrink(version, usage)
+        self._shrink()
         after = set(self.traces)
-        return Change(tuple(sorted(after - before)), tuple(sorted(before - after)), duplicates)
+        return {"added": len(after - before), "removed": len(before - after), "duplicates": duplicates}
 
-    def _shrink(self, version: int, usage: Mapping[str, TraceUsage]) -> None:
-        excess = len(self.traces) - self._max_traces
-        if excess <= 0:
-            return
-
-        def score(trace: StepTrace) -> tuple[float, int, str]:
-            age = max(version - trace.weight_version, 0)
-            worth = grown_score(trace.reward, usage.get(trace.id, NEVER), age)
-            return worth, trace.weight_version, trace.id
-
-        for trace in sorted(self.traces.values(), key=score)[:excess]:
+    def _shrink(self) -> None:
+        excess = max(len(self.traces) - self._max_traces, 0)
+        for trace in sorted(self.traces.values(), key=lambda one: (one.weight_version, one.reward, one.id))[:excess]:
             del self.traces[trace.id], self._by_content[_content(trace)]
 
     def get_state(self) -> list[StepTrace]:

@@ -8,13 +8,13 @@ No file is ever held in memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from rapo_rllib.buffer.build import NOTE as BUILT
-from rapo_rllib.buffer.build import SHAPE, BestOf, build_lock, cut
+from rapo_rllib.buffer.build import BestOf, build_lock, cut
 from rapo_rllib.buffer.keys import id_of
 from rapo_rllib.buffer.leak_guard import REFUSED, LeakGuard, question_of
 from rapo_rllib.buffer.rows import fits
@@ -27,9 +27,6 @@ from rapo_rllib.types import ExpertTrajectory, StepTrace
 BUILT_FROM = "rllib buffer import"
 SHARED = "the same step in another trajectory"
 TOO_LONG = "question or step above 65,535 bytes"
-IMPORT = "import"  # the note of those that were begun and not finished: until they are, some of their steps are missing
-NAMED = 4  # files by name in that note, which holds 64 KB
-Stamp = tuple[int, int] | None  # size and time of change, ns; None: there is no such file
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,6 @@ class ImportReport:
     given: Counter[str]  # step traces of each source that are imported
     dropped: Counter[str]  # rows or step traces that are not, by reason
     steps: BestOf
-    stamps: list[Stamp]  # of the files, before they were read
 
 
 def survey(plan: ImportPlan) -> ImportReport:
@@ -62,7 +58,7 @@ def survey(plan: ImportPlan) -> ImportReport:
     """
     given: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
-    steps, stamps = BestOf(), _stamps(plan)
+    steps = BestOf()
     for trace in usable_traces(plan, dropped):
         before = len(steps)
         steps.improves(trace)
@@ -75,7 +71,7 @@ def survey(plan: ImportPlan) -> ImportReport:
     if not given:
         reasons = "; ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
         raise ValueError(f"{', '.join(map(str, plan.files))}: nothing to import ({reasons or 'no rows'})")
-    return ImportReport(given, dropped, steps, stamps)
+    return ImportReport(given, dropped, steps)
 
 
 def import_traces(
@@ -89,49 +85,22 @@ def import_traces(
     What is stored already is not embedded again, but gets the reward, question id and step index that the files give it.
 
     Raises:
-        ValueError: the buffer was made with another embedder, or a file changed since the survey.
+        ValueError: the buffer was made with another embedder.
         RetrievalError: Milvus does not answer.
     """
-    total, files = report.given.total(), _named(plan.files)
+    total = report.given.total()
 
     def tell(seen: int, embedded: int) -> None:
         if on_progress:
             on_progress(BuildProgress(seen, embedded, total))
 
     with build_lock(buffer):
-        _check_unchanged(plan, report)
         buffer.create()
-        buffer.set_note(IMPORT, {"unfinished": sorted({*unfinished_imports(buffer), files})})
         steps = report.steps.once(usable_traces(plan, Counter()))
-        written = buffer.insert_or_update(islice(steps, plan.max_traces), tell)
-        _check_unchanged(plan, report)
+        written = buffer.insert(islice(steps, plan.max_traces), tell)
         buffer.fit_index()
-        buffer.set_note(BUILT, buffer.note(BUILT, SHAPE) or {"traces": BUILT_FROM, "max_traces": None})
-        buffer.set_note(IMPORT, {"unfinished": [other for other in unfinished_imports(buffer) if other != files]})
+        buffer.set_note(BUILT, buffer.note(BUILT) or {"traces": BUILT_FROM, "max_traces": None})
         return written
-
-
-def unfinished_imports(buffer: StepTraceBuffer) -> list[str]:
-    """The files of each import that did not finish, as a text. Imports of other files do not finish it."""
-    return list((buffer.note(IMPORT, {"unfinished?": [str]}) or {}).get("unfinished", []))
-
-
-def _named(files: Sequence[Path]) -> str:
-    names = sorted(str(path.expanduser().absolute()) for path in files)
-    more = [f"{len(names) - NAMED} more"] if len(names) > NAMED else []
-    return ", ".join([*names[:NAMED], *more])
-
-
-def _stamps(plan: ImportPlan) -> list[Stamp]:
-    paths = [path.expanduser() for path in plan.files]
-    found = [path.stat() if path.exists() else None for path in paths]
-    return [(stat.st_size, stat.st_mtime_ns) if stat else None for stat in found]
-
-
-def _check_unchanged(plan: ImportPlan, report: ImportReport) -> None:
-    for path, before, now in zip(plan.files, report.stamps, _stamps(plan), strict=True):
-        if before != now:
-            raise ValueError(f"{path} changed after it was checked; import it again when nobody writes to it")
 
 
 def usable_traces(plan: ImportPlan, dropped: Counter[str]) -> Iterator[StepTrace]:

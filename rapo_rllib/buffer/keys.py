@@ -46,11 +46,6 @@ def id_of(trace: StepTrace) -> str:
     return trace_id(trace.question, trace.history, trace.text, trace.source)
 
 
-def looks_made(id: str) -> bool:
-    """Whether an id has the form that :func:`trace_id` makes; other ids come with imported files."""
-    return len(id) == 32 and set(id) <= set("0123456789abcdef")
-
-
 def last_characters(question: str, history: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int = MAX_KEY_TOKENS) -> str:
     """The last 1,300 characters of question, newline and history, as the released code embeds them (algorithm.md section 9).
 

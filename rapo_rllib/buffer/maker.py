@@ -1,19 +1,18 @@
 """Tell what made the keys of a buffer, and refuse an embedder or a level that does not go with them.
 
 ``store.py`` stores :func:`maker_of` beside the step traces and asks :func:`check_maker` whenever a buffer is opened; commands
-that need not ask take it over (:func:`adopted`). The precision that the embedder ran in is stored to be read, not to be
-compared: it depends on the machine, and the cosine between bfloat16 and float32 vectors of the same weights is above 0.99.
+that need not ask take it over (:func:`adopted`).
 """
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import RECIPES
-from rapo_rllib.embedding.made_by import SHAPE, difference, facts_of, lasting_name, made_by
+from rapo_rllib.embedding.made_by import difference, lasting_name, made_by
 from rapo_rllib.milvus.collection import Collection
 from rapo_rllib.milvus.handle import milvus_at
 from rapo_rllib.settings import BufferSettings
@@ -22,16 +21,13 @@ if TYPE_CHECKING:
     from rapo_rllib.buffer.embedder import Embedder
 
 MADE_BY = "embedder"  # the note's name
-MAKER = {"name": str, "pooling": str, "tokenizer": str | None, "level": str, **SHAPE}
+URI_KEY = "step_trace_buffer.uri"  # what the user calls it, for messages
 
 
 def maker_of(embedder: Embedder, level: str) -> dict[str, Any]:
     """Facts that are stored about an embedder and the level of its traces, as JSON."""
     return {
         "name": lasting_name(embedder.name),
-        "pooling": embedder.pooling,
-        "dtype": embedder.encoder.dtype,
-        "tokenizer": embedder.tokenizer and lasting_name(embedder.tokenizer),
         "level": level,
         **made_by(embedder.fingerprint, embedder.encoder.probe),
     }
@@ -75,16 +71,15 @@ def adopted(settings: BufferSettings) -> BufferSettings:
         RetrievalError: Milvus does not answer.
     """
     with closing(milvus_at(settings.uri, settings.timeout_s, uri_key=URI_KEY)) as milvus:
-        stored = Collection(milvus, settings.collection).note(MADE_BY, MAKER) if milvus.exists(settings.collection) else None
+        stored = Collection(milvus, settings.collection).note(MADE_BY) if milvus.exists(settings.collection) else None
     if stored is None:
         return settings
-    facts = facts_of(stored)
+    facts = json.loads(stored["fingerprint"])
     recipes: dict[str, Any] = {text: name for name, text in RECIPES.items()}
     return replace(
         settings,
         level=stored["level"],
         embedder=stored["name"],
-        embedder_tokenizer=stored["tokenizer"],
         pooling=facts.get("pooling", settings.pooling),
         key_recipe=recipes.get(str(facts.get("recipe")), settings.key_recipe),
         key_history_tokens=facts.get("key_history_tokens"),

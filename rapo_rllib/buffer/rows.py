@@ -30,25 +30,12 @@ def fits(trace: StepTrace) -> bool:
     return max(_size(trace.question), _size(trace.text)) <= MAX_VARCHAR_BYTES
 
 
-def by_id(batch: Sequence[StepTrace]) -> dict[str, StepTrace]:
-    """The traces of a batch by their ids.
-
-    Raises:
-        ValueError: a trace has no id or no text, a text that is no Unicode, or two of other contents have the same id.
-    """
-    unique: dict[str, StepTrace] = {}
-    for trace in batch:
-        if not trace.id or not trace.text:
-            raise ValueError(f"a step trace needs an id and a text: got id {trace.id!r}, text {trace.text[:80]!r}")
-        for name in NAMES:
-            utf8_size(str(getattr(trace, name)), f"{name} of step trace {trace.id!a}")
-        if _content(unique.setdefault(trace.id, trace)) != _content(trace):
-            raise ValueError(f"two different step traces have the id {trace.id!r}; derive ids from the content (trace_id)")
-    return unique
-
-
-def _content(trace: StepTrace) -> tuple[str, str, str, str]:
-    return trace.question, _end(trace.history), trace.text, trace.source
+def check_trace(trace: StepTrace) -> None:
+    """Raise ``ValueError`` if a trace has no id or no text, or a text that is no Unicode."""
+    if not trace.id or not trace.text:
+        raise ValueError(f"a step trace needs an id and a text: got id {trace.id!r}, text {trace.text[:80]!r}")
+    for name in NAMES:
+        utf8_size(str(getattr(trace, name)), f"{name} of step trace {trace.id!a}")
 
 
 def _size(text: str) -> int:
@@ -85,3 +72,14 @@ def retrieved_of(row: dict) -> RetrievedTrace:
 def trace_of(row: dict) -> StepTrace:
     """The trace of a row."""
     return StepTrace(**{name: row[name] for name in NAMES})
+
+
+def select(hits: Sequence[RetrievedTrace], selection: str) -> RetrievedTrace | None:
+    """Choose among the ``top_k`` of one query (given nearest first): the nearest, or the one with the highest reward.
+
+    ``best_reward`` is the released code's rule (algorithm.md section 9). None without a positive one; of equals the nearest.
+    """
+    if not hits or selection == "nearest":
+        return hits[0] if hits else None
+    best = max(hits, key=lambda hit: hit.trace.reward)
+    return best if best.trace.reward > 0 else None

@@ -11,15 +11,15 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rapo_rllib.buffer.choices import URI_KEY, conditions_of
 from rapo_rllib.buffer.drawing import Drawable, random_traces
 from rapo_rllib.buffer.embedder import Embedder
-from rapo_rllib.buffer.maker import MADE_BY, MAKER, check_maker, maker_of
+from rapo_rllib.buffer.maker import MADE_BY, URI_KEY, check_maker, maker_of
 from rapo_rllib.buffer.rows import FIELDS, NAMES, check_columns, retrieved_of, trace_of
 from rapo_rllib.buffer.shown_answers import nearest_without_answers
 from rapo_rllib.buffer.writing import TraceWriter, Written
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.collection import Collection
+from rapo_rllib.milvus.expressions import Condition
 from rapo_rllib.milvus.handle import milvus_at
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
@@ -33,7 +33,7 @@ STORED = "stored"  # the note with the number of step traces: Lite serves what i
 
 
 class StepTraceBuffer(Collection):
-    """Step traces in one Milvus collection. Cheap to construct and to pickle; connects and loads its embedder on first use.
+    """Step traces in one Milvus collection. Cheap to construct; connects and loads its embedder on first use.
 
     All processes of a Ray cluster may use the same Lite path, without Ray one process; any number a server.
 
@@ -45,12 +45,9 @@ class StepTraceBuffer(Collection):
         milvus = milvus_at(settings.uri, settings.timeout_s, uri_key=URI_KEY)
         super().__init__(milvus, settings.collection)
         self.settings = settings
-        self.embedder = Embedder.of(settings)
+        self.embedder = Embedder(settings.embedder, settings.pooling, settings.key_recipe, settings.key_history_tokens)
         self.drawable = Drawable(self.milvus, settings)
         self._checked = self._found_whole = False
-
-    def __getstate__(self) -> dict:
-        return {**self.__dict__, "_checked": False, "_found_whole": False}
 
     def create(self) -> None:
         """Create the collection, unless it exists.
@@ -65,8 +62,10 @@ class StepTraceBuffer(Collection):
             self.milvus.create(self.collection, FIELDS, self.embedder.dim)
         self._check_maker()
 
-    def insert(self, traces: Iterable[StepTrace], progress: Callable[[int, int], None] | None = None) -> int:
-        """Embed and store step traces, a window of 256 at a time. What is stored already is not embedded again.
+    def insert(self, traces: Iterable[StepTrace], progress: Callable[[int, int], None] | None = None) -> Written:
+        """Embed and store step traces, a window of 256 at a time.
+
+        What is stored already is not embedded again, but has the facts that are given now (``writing.FACTS``).
 
         Of a history above 65,535 bytes the end is stored; a question or a step above that is left out, with a warning. The
         embedder sorts a window by length, so that short texts are not padded to the longest of them all.
@@ -75,23 +74,13 @@ class StepTraceBuffer(Collection):
             traces: each with a content-derived ``id`` (see ``build.step_traces``).
             progress: told how many traces were seen and how many of them were added so far, now and then.
 
-        Returns:
-            Number of traces that were not there before.
-
         Raises:
-            ValueError: a trace without id or text, with half a character, two traces with one id, or a vector that is none.
+            ValueError: a trace without id or text, with half a character, or a vector that is none.
             RetrievalError: Milvus does not answer.
         """
-        return self._write(traces, False, progress).added
-
-    def insert_or_update(self, traces: Iterable[StepTrace], progress: Callable[[int, int], None] | None = None) -> Written:
-        """Do :meth:`insert`, and give stored traces the facts that are given now (``writing.FACTS``)."""
-        return self._write(traces, True, progress)
-
-    def _write(self, traces: Iterable[StepTrace], update: bool, progress: Callable[[int, int], None] | None) -> Written:
         self.check_embedder()
         self.drawable.forget()
-        written = TraceWriter(self.milvus, self.collection, self.embedder).write(traces, update, progress)
+        written = TraceWriter(self.milvus, self.collection, self.embedder).write(traces, progress)
         if (count := self.milvus.count(self.collection)) > self._noted():  # a damaged buffer stays one until it is whole
             self.set_note(STORED, {"count": count})
         return written
@@ -137,15 +126,21 @@ class StepTraceBuffer(Collection):
         return self.embedder.encode([(query.question, query.history) for query in queries])
 
     def nearest(self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
-        """Do :meth:`retrieve` for queries that are embedded as ``vectors [B, D]``. Raises as that one."""
+        """Do :meth:`retrieve` for queries that are embedded as ``vectors [B, D]``. Raises as that one.
+
+        Questions are compared by their text: data sets number theirs alike.
+        """
         self.check_whole()
+        chosen, only = self.settings.filter, None
+        if chosen.question != "any":
+            only = [Condition("question", query.question, negated=chosen.question == "other") for query in queries]
 
         def find(positions: Sequence[int], count: int) -> list[list[RetrievedTrace]]:
-            only = [conditions_of(self.settings.filter, queries[at]) for at in positions]
-            found = self.milvus.search(self.collection, vectors[positions], count, NAMES, self.settings.index, only)
+            fulfil = only and [only[at] for at in positions]
+            found = self.milvus.search(self.collection, vectors[positions], count, NAMES, self.settings.index, fulfil)
             return [[retrieved_of(row) for row in rows] for rows in found]
 
-        if self.settings.filter.hide_answers:
+        if chosen.hide_answers:
             return nearest_without_answers(find, queries, top_k)
         return find(range(len(queries)), top_k)
 
@@ -213,7 +208,7 @@ class StepTraceBuffer(Collection):
         self.drawable.forget()
 
     def _noted(self) -> int:
-        return int((self.note(STORED, {"count": int}) or {}).get("count", 0))
+        return int((self.note(STORED) or {}).get("count", 0))
 
     def _check_whole(self) -> None:
         if missing := self.missing():
@@ -224,7 +219,7 @@ class StepTraceBuffer(Collection):
             )
 
     def _check_maker(self) -> None:
-        check_maker(self.note(MADE_BY, MAKER), self.embedder, self.settings.level, self.where)
+        check_maker(self.note(MADE_BY), self.embedder, self.settings.level, self.where)
         check_columns(self.milvus.shape(self.collection).columns, self.where)
         self._checked = True
 

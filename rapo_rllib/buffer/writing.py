@@ -2,7 +2,7 @@
 
     above 65,535 bytes                     -> left out
     not stored yet                         -> embedded, added
-    stored, and other facts are given now  -> rewritten with the stored vector, if the caller wants that
+    stored, and other facts are given now  -> rewritten with the stored vector
     stored                                 -> nothing
 
 One query a window tells which is which.
@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rapo_rllib.buffer.embedder import Embedder
-from rapo_rllib.buffer.keys import looks_made
-from rapo_rllib.buffer.rows import NAMES, by_id, fits, row_of, trace_of
+from rapo_rllib.buffer.rows import NAMES, check_trace, fits, row_of
 from rapo_rllib.milvus.handle import Milvus
 from rapo_rllib.milvus.schema import VECTOR
 from rapo_rllib.traces.rows import windows
@@ -45,8 +44,8 @@ class TraceWriter:
     def __init__(self, milvus: Milvus, collection: str, embedder: Embedder) -> None:
         self._milvus, self._collection, self._embedder = milvus, collection, embedder
 
-    def write(self, traces: Iterable[StepTrace], update: bool, progress: Progress | None) -> Written:
-        """Add what is not stored, and if ``update`` is set give what is stored the facts that are given now.
+    def write(self, traces: Iterable[StepTrace], progress: Progress | None) -> Written:
+        """Add what is not stored, and give what is stored the facts that are given now.
 
         Raises:
             ValueError: see ``StepTraceBuffer.insert``.
@@ -55,15 +54,13 @@ class TraceWriter:
         for whole_window in windows(traces, WINDOW):
             window = [trace for trace in whole_window if fits(trace)]
             too_long += len(whole_window) - len(window)
-            unique = by_id(window)
-            if update:
-                unique |= {trace.id: trace for trace in window}  # of those with one id the last counts, as between windows
+            for trace in window:
+                check_trace(trace)
+            unique = {trace.id: trace for trace in window}  # of those with one id the last counts, as between windows
             known = {row["id"]: row for row in self._milvus.get(self._collection, list(unique), ["id", *FACTS])}
-            self._refuse_others([unique[id] for id in known if not looks_made(id)])
             fresh = [trace for trace in unique.values() if trace.id not in known]
             done.seen += len(whole_window) - len(fresh)
-            if update:
-                self._update([trace for key, trace in unique.items() if key in known and _differs(trace, known[key])], done)
+            self._update([trace for key, trace in unique.items() if key in known and _differs(trace, known[key])], done)
             if fresh:
                 self._add(fresh, done, progress)
             elif progress:
@@ -71,12 +68,6 @@ class TraceWriter:
         if too_long:
             logger.warning("left out %d step traces whose question or text is above 65,535 bytes", too_long)
         return done
-
-    def _refuse_others(self, given: Sequence[StepTrace]) -> None:
-        """Raise ``ValueError`` if an id that is not made of the content is that of another step trace here."""
-        if given:
-            rows = self._milvus.get(self._collection, [trace.id for trace in given], NAMES)
-            by_id([*map(trace_of, rows), *given])
 
     def _add(self, fresh: Sequence[StepTrace], done: Written, progress: Progress | None) -> None:
         vectors = self._embedder.encode([(trace.question, trace.history) for trace in fresh])

@@ -1,6 +1,6 @@
 """Texts to vectors: an OpenAI-compatible endpoint, asked by ``POST .../embeddings``. A sibling of ``local.py``.
 
-    "http://host:port/v1#model" -> texts, cut by a tokenizer that is here -> JsonService, 64 texts a request -> unit vectors
+    "http://host:port/v1#model" -> texts, cut by MiniLM's tokenizer -> JsonService, 64 texts a request -> unit vectors
 
 The endpoint's key, if it wants one, is in the environment variable ``EMBEDDER_API_KEY`` of every process that embeds; it is
 read anew for each request and kept nowhere. Nobody here sees the endpoint's weights, so what is stored with a collection is the
@@ -14,10 +14,9 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.embedding.local import BATCH_SIZE, PACKAGED_EMBEDDERS, PROBE, Item, resolve_embedder
+from rapo_rllib.embedding.local import BATCH_SIZE, PROBE, Item, resolve_embedder
 from rapo_rllib.errors import RetrievalError, ServiceError
 from rapo_rllib.services.credentials import check_address
 from rapo_rllib.services.http_json import JsonService
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 API_KEY_VARIABLE = "EMBEDDER_API_KEY"
-DEFAULT_TOKENIZER = "all-minilm-l6-v2"
+TOKENIZER = "all-minilm-l6-v2"
 TIMEOUT_S = 30.0  # of one try of one request
 ATTEMPTS = 4  # of one request, while the endpoint is busy or does not answer
 
@@ -59,19 +58,16 @@ class EndpointEncoder:
     Args:
         name: ``http(s)://host:port/v1#model``.
         key: what the user calls ``name``, for messages.
-        tokenizer: folder or id of the tokenizer that texts are cut with; None: MiniLM's.
 
     Raises:
         ValueError: ``name`` lacks the address or the model.
     """
 
-    max_tokens: int | None = None  # an endpoint says neither how much it reads,
-    dtype: str | None = None  # nor in which precision it runs
+    max_tokens: int | None = None  # an endpoint does not say how much it reads
 
-    def __init__(self, name: str, *, key: str, tokenizer: str | None = None) -> None:
+    def __init__(self, name: str, *, key: str) -> None:
         self.name, self._key = name, key
         self._address, self._model = split_endpoint(name, key)
-        self._tokenizer_name = tokenizer or DEFAULT_TOKENIZER
         self._service = JsonService("embedder", TIMEOUT_S, ATTEMPTS, 2 * TIMEOUT_S)
         self._probe: np.ndarray | None = None
 
@@ -124,10 +120,12 @@ class EndpointEncoder:
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer that texts are cut with."""
         with _lock:  # functools.cache alone would load twice when two threads ask at the same time
-            return _load_tokenizer(self._tokenizer_name, self._key)
+            return _load_tokenizer()
 
     def _asked(self, texts: list[str]) -> np.ndarray:
         """One request: unit vectors ``[len(texts), D]``."""
+        import numpy as np
+
         key = os.environ.get(API_KEY_VARIABLE, "")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         body = {"model": self._model, "input": texts, "encoding_format": "float"}
@@ -136,25 +134,14 @@ class EndpointEncoder:
         except ServiceError as error:
             hint = f"; does it want a key in {API_KEY_VARIABLE}?" if error.status in (401, 403) else ""
             raise RetrievalError(f"{self._key} {self.name}: {error}{hint}") from error
-        return self._vectors(reply, len(texts))
-
-    def _vectors(self, reply: Any, count: int) -> np.ndarray:
-        import numpy as np
-
         try:
-            found = sorted(reply["data"], key=lambda item: item["index"])
-            vectors = np.array([item["embedding"] for item in found], dtype=np.float32)
-            indices = [item["index"] for item in found]
+            found = {item["index"]: item["embedding"] for item in reply["data"]}
+            vectors = np.array([found[number] for number in range(len(texts))], dtype=np.float32).reshape(len(texts), -1)
+            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         except (KeyError, TypeError, ValueError):
-            raise RetrievalError(f"{self._key} {self.name} answers with something that is no list of embeddings") from None
-        if indices != list(range(count)) or vectors.ndim != 2 or not np.isfinite(vectors).all():
-            raise RetrievalError(
-                f"{self._key} {self.name} was given {count} texts and answers with {len(indices)} vectors, or ones that are "
-                "not finite"
-            )
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        if not norms.all():
-            raise RetrievalError(f"{self._key} {self.name} answers with a vector of zeros")
+            norms = np.zeros(1)
+        if not norms.all() or not np.isfinite(norms).all():
+            raise RetrievalError(f"{self._key} {self.name} does not answer {len(texts)} texts by as many embeddings")
         return vectors / norms
 
 
@@ -162,15 +149,7 @@ _lock = threading.RLock()
 
 
 @cache
-def _load_tokenizer(name: str, key: str) -> PreTrainedTokenizerBase:
-    """Raises ``ValueError`` if there is none, or one without ``tokenizer.json``."""
+def _load_tokenizer() -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
-    path = resolve_embedder(name, f"{key}_tokenizer") if name in PACKAGED_EMBEDDERS else str(Path(name).expanduser())
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{key}_tokenizer: {name!r} cannot be loaded ({str(error).splitlines()[0]})") from error
-    if not tokenizer.is_fast:
-        raise ValueError(f"{key}_tokenizer: {name!r} is no fast tokenizer (tokenizer.json): it gives no character offsets")
-    return tokenizer
+    return AutoTokenizer.from_pretrained(resolve_embedder(TOKENIZER, "the tokenizer of an endpoint's texts"))

@@ -140,11 +140,6 @@ class TextEncoder:
         return facts if self.pooling == "mean" else facts | {"pooling": self.pooling}
 
     @property
-    def dtype(self) -> str | None:
-        """The precision that the model runs in on this machine, for example ``bfloat16``."""
-        return str(next(self.loaded().model.parameters()).dtype).removeprefix("torch.")
-
-    @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The model's tokenizer."""
         return self.loaded().model.tokenizer

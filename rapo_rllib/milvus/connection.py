@@ -1,13 +1,11 @@
 """The connection to Milvus. Flow: ``handle.py`` has every call made here, repeated while the server is away.
 
-Facts it rests on (pymilvus 3.0): a client cannot be pickled or used after a fork; a dead server makes every call fail at
-once, and the documented retry never runs; a restarted server has its collections not loaded (code 101); errors can be plain
-grpc ones.
+Facts it rests on (pymilvus 3.0): a dead server makes every call fail at once, and the documented retry never runs; a restarted
+server has its collections not loaded (code 101); errors can be plain grpc ones.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -89,7 +87,7 @@ GRPC_OPTIONS = {
 
 
 class MilvusConnection:
-    """Calls Milvus and repeats what may be repeated. Holds only settings until the first call; picklable; safe in threads.
+    """Calls Milvus and repeats what may be repeated. Holds only settings until the first call; safe in threads.
 
     Args:
         uri: of a server; its path names a database there.
@@ -103,21 +101,10 @@ class MilvusConnection:
     def __init__(self, uri: str, timeout_s: float = 10.0, *, uri_key: str) -> None:
         self.uri = checked_uri(uri, uri_key)
         self._uri_key, self._timeout_s = uri_key, timeout_s
-        self._forget_process_state()
-
-    def _forget_process_state(self) -> None:
         self._lock = threading.RLock()
         self._client: MilvusClient | None = None
         self._dropped: list[tuple[float, MilvusClient]] = []  # lost ones, each with the time at which it was
-        self._pid = os.getpid()
         self._is_there = False
-
-    def __getstate__(self) -> dict:
-        return {name: getattr(self, name) for name in ("uri", "_uri_key", "_timeout_s")}
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        self._forget_process_state()
 
     def close(self) -> None:
         """Close the connection. The next call opens it again."""
@@ -156,8 +143,6 @@ class MilvusConnection:
     def client(self) -> MilvusClient:
         """Return the process's client, connected, for calls that are about no collection."""
         with self._lock:
-            if self._pid != os.getpid():  # forked: gRPC channels do not survive that
-                self._client, self._dropped, self._pid = None, [], os.getpid()
             if self._client is None:
                 self._close_dropped(LONG_S)
                 self._client = _new_client(self.uri, secret_of(TOKEN_VARIABLE), self._timeout_s)
@@ -193,9 +178,8 @@ class MilvusConnection:
         """Close the clients that were dropped so long ago; without that, pymilvus would keep them for good."""
         old = [client for since, client in self._dropped if time.monotonic() - since >= age_s]
         self._dropped = [(since, client) for since, client in self._dropped if client not in old]
-        if self._pid == os.getpid():
-            for client in old:
-                client.close()
+        for client in old:
+            client.close()
 
 
 def _new_client(address: str, token: str, timeout_s: float) -> MilvusClient:

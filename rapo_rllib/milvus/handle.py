@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.address import checked_uri, is_lite_path
 from rapo_rllib.milvus.connection import LONG_S, MilvusConnection
-from rapo_rllib.milvus.expressions import Conditions, escaped, expression, one_of
+from rapo_rllib.milvus.expressions import Condition, escaped, one_of
 from rapo_rllib.milvus.lite.handle import LiteHandle
 from rapo_rllib.milvus.schema import (
     TERMS,
@@ -32,15 +32,15 @@ RELEASE_S = 60.0  # dropping a collection: a server just restarted loads it firs
 
 
 class MilvusHandle(MilvusConnection):
-    """Operations on a server's collections. Cheap to construct, picklable, safe in threads.
+    """Operations on a server's collections. Cheap to construct, safe in threads.
 
     Every method but ``close`` raises ``RetrievalError`` when Milvus does not answer or refuses.
     """
 
     is_lite = False
 
-    def _forget_process_state(self) -> None:
-        super()._forget_process_state()
+    def __init__(self, uri: str, timeout_s: float = 10.0, *, uri_key: str) -> None:
+        super().__init__(uri, timeout_s, uri_key=uri_key)
         self._shapes: dict[str, Shape] = {}
         self._written: set[str] = set()  # collections that this process has written to
 
@@ -118,11 +118,11 @@ class MilvusHandle(MilvusConnection):
         top_k: int,
         fields: Sequence[str],
         index: str = "auto",
-        only: Sequence[Conditions] | None = None,
+        only: Sequence[Condition | None] | None = None,
     ) -> list[list[dict[str, Any]]]:
         """Return for each of ``vectors [N, D]`` the ``top_k`` nearest rows with their ``similarity``, nearest first.
 
-        One request per different conditions: one in all, unless they are about the question that asks.
+        One request per different condition.
 
         Args:
             collection: whose.
@@ -130,15 +130,15 @@ class MilvusHandle(MilvusConnection):
             top_k: rows per vector.
             fields: columns.
             index: one of ``INDEXES``.
-            only: for each vector the conditions that its rows fulfil; None: there are none.
+            only: for each vector the condition that its rows fulfil; None: there is none.
         """
         params = {"metric_type": "COSINE", "params": {"ef": search_effort(index, top_k)}}
-        places_of: dict[Conditions, list[int]] = {}
-        for place, conditions in enumerate(only or [()] * len(vectors)):
-            places_of.setdefault(conditions, []).append(place)
+        places_of: dict[Condition | None, list[int]] = {}
+        for place, condition in enumerate(only or [None] * len(vectors)):
+            places_of.setdefault(condition, []).append(place)
         found: list[list[dict[str, Any]]] = [[] for _ in vectors]
-        for conditions, places in places_of.items():
-            data, text = vectors[places].tolist(), expression(conditions)
+        for condition, places in places_of.items():
+            data, text = vectors[places].tolist(), condition.expression if condition else ""
             for place, hits in zip(places, self._search(collection, data, VECTOR, top_k, fields, params, text), strict=True):
                 found[place] = hits
         return found

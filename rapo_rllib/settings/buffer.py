@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from rapo_rllib.settings.knobs import Knobs, knob, shown
-
-
-def _check_sources(name: str, value: Any) -> None:
-    named = isinstance(value, tuple) and bool(value) and all(isinstance(source, str) for source in value)
-    if value is not None and not named:
-        raise ValueError(f"{name} = {shown(value)}: must be a list of sources' names; leave it out for all")
+from rapo_rllib.settings.knobs import Knobs, knob
 
 
 def _check_collection(name: str, value: Any) -> None:
@@ -25,10 +19,6 @@ class TraceFilter(Knobs):
 
     where: ClassVar[str] = "step_trace_buffer.filter."
 
-    sources: tuple[str, ...] | None = knob(
-        None, "only traces of these agents (`policy`: the policy itself); None: all", check=_check_sources
-    )
-    min_reward: float | None = knob(None, "least reward of the trace's trajectory; None: any")
     question: Literal["any", "other", "same"] = knob(
         "any", "traces of `any` question, of every `other` than the one asked, or of the `same`"
     )
@@ -46,7 +36,6 @@ class BufferSettings(Knobs):
     embedder: str = knob(
         "all-minilm-l6-v2", "sentence-transformers id, folder or packaged name; or an endpoint http(s)://host:port/v1#model"
     )
-    embedder_tokenizer: str | None = knob(None, "for an endpoint: id or folder of the tokenizer that cuts keys; None: MiniLM's")
     traces: str | None = knob(
         "expert", "source of its first build: `expert` (the environment's) or a .jsonl[.gz] file; None: it must exist"
     )
@@ -77,7 +66,7 @@ class BufferSettings(Knobs):
     level: Literal["step", "trajectory"] = knob("step", "whether a trace is a step or a whole trajectory", hidden=True)
     filter: TraceFilter = knob(TraceFilter, "conditions on traces that may be shown")
     growth: Literal["none", "successful", "advantage"] = knob("none", "which of the policy's steps enter", hidden=True)
-    max_grown: int = knob(10_000, "most step traces of the policy's own; above it the lowest scores leave", at_least=1)
+    max_grown: int = knob(10_000, "most step traces of the policy's own; above it the oldest leave", at_least=1)
     timeout_s: float = knob(10.0, "deadline of a request to Milvus", above=0)
 
     def __post_init__(self) -> None:

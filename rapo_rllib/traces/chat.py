@@ -8,7 +8,7 @@ r"""Chat transcripts with tool calls (OpenAI messages), one JSON object a line, 
                call, or its arguments as JSON where there are none or several.
                Without tool calls: content -> <answer>\boxed{…}</answer>, or <answer>…</answer> if it has a \boxed{} already
     user       later: what the environment said, as a result. In such a dialogue content without calls stays as it is.
-    tool       -> \n<result>\n…\n</result>\n, behind its call (pairing.py). So are ``function_call`` and the role function.
+    tool       -> \n<result>\n…\n</result>\n, behind its call (pairing.py)
 
 Content that has tags of the protocol already stays as it is. Of several calls in one message each becomes a step of its own, if
 it got a result. The reward is ``reward``, else 1 or 0 by ``correct``, else 1; the source ``source``, else ``model``.
@@ -29,7 +29,7 @@ from rapo_rllib.traces.rows import json_rows, reward_field, storable, text_field
 from rapo_rllib.types import ExpertTrajectory, Question
 
 SOURCE = "chat"
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 _TAGGED = re.compile(r"<(think|answer)>")
 
 
@@ -111,15 +111,12 @@ def _segments(messages: Sequence[dict[str, Any]], where: str) -> list[Segment]:
     for number, message in enumerate(messages):
         content = message["content"]
         if message["role"] == "assistant":
-            alone = message.get("function_call")  # as in OpenAI's first API, without an id
-            called = message.get("tool_calls") or ([{"function": alone}] if alone else [])
-            calls = [_call(call, where) | {"message": number} for call in called]
+            calls = [_call(call, where) | {"message": number} for call in message.get("tool_calls") or []]
             segments += _said(message, "move" if dialogue and not calls else "thought" if calls else "answer") + calls
         elif message["role"] == "user":
             segments.append({"type": "said", "text": content})
-        elif message["role"] in ("tool", "function"):
-            answers = {"id": message.get("tool_call_id"), "name": message.get("name")}
-            segments.append({"type": "result", "text": content, **answers})
+        elif message["role"] == "tool":
+            segments.append({"type": "result", "text": content, "id": message.get("tool_call_id")})
     return segments
 
 

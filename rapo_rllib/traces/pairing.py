@@ -15,6 +15,7 @@ from typing import Any
 Segment = dict[str, Any]  # its type: think, call, result, answer; from chats also raw (in the protocol already) and said
 
 NO_RESULT, NO_CALL = "a call without a result", "a result without a call"
+OTHER = "\n"  # stands for ids that no call has
 
 
 def paired(segments: Sequence[Segment], dropped: Counter[str]) -> list[Segment]:
@@ -26,7 +27,7 @@ def paired(segments: Sequence[Segment], dropped: Counter[str]) -> list[Segment]:
 
     Args:
         segments: in their order. A call may have an ``id``, and a ``message``: the number of the one that it shares with
-            others; a result an ``id``, and the ``name`` of its tool. What an environment has ``said`` answers no call.
+            others; a result an ``id``. What an environment has ``said`` answers no call.
         dropped: counts the calls and results that are left out.
     """
     results = _results(segments, dropped)
@@ -47,22 +48,22 @@ def paired(segments: Sequence[Segment], dropped: Counter[str]) -> list[Segment]:
 def _results(segments: Sequence[Segment], dropped: Counter[str]) -> dict[int, Segment]:
     """The result of each call that has one, by the call's place."""
     results: dict[int, Segment] = {}
-    waiting, run, stretch = _Waiting(), list[Segment](), 0
+    waiting, run, stretch = list[_Call](), list[Segment](), 0
     for place, segment in enumerate([*segments, {"type": "end"}]):
         if segment["type"] == "result":
             run.append(segment)
             continue
         if run:
-            answered = dict(waiting.answered(run))
+            answered = dict(_answered(run, waiting))
             results |= answered
+            waiting = [call for call in waiting if call.place not in answered]
             dropped += Counter({NO_CALL: len(run) - len(answered)})  # a sum of counters has no zeros
             run = []
             stretch += 1
         if segment["type"] == "said":
             stretch += 1
         elif segment["type"] == "call":
-            message = segment.get("message", place)
-            waiting.add(_Call(place, _id(segment), segment["tool"], message, stretch))
+            waiting.append(_Call(place, _id(segment), segment.get("message", place), stretch))
     return results
 
 
@@ -70,43 +71,25 @@ def _results(segments: Sequence[Segment], dropped: Counter[str]) -> dict[int, Se
 class _Call:
     place: int
     id: str  # "": without
-    tool: str
     message: int
     stretch: int  # between two turns of the environment
 
 
-class _Waiting:
-    """Calls that have no result yet."""
+def _answered(run: Sequence[Segment], waiting: Sequence[_Call]) -> Iterator[tuple[int, Segment]]:
+    """Yield place and result of the calls that results in a row answer.
 
-    def __init__(self) -> None:
-        self._calls: list[_Call] = []
-        self._ids: set[str] = set()  # of all calls so far
-        self._tools: set[str] = set()
-
-    def add(self, call: _Call) -> None:
-        """Have a call wait."""
-        self._calls.append(call)
-        self._ids |= {call.id} - {""}
-        self._tools.add(call.tool)
-
-    def answered(self, run: Sequence[Segment]) -> Iterator[tuple[int, Segment]]:
-        """Yield place and result of the calls that results in a row answer; these wait no longer."""
-        groups: dict[tuple[str | None, str | None], list[Segment]] = {}
-        for result in run:
-            groups.setdefault(self._meant(result), []).append(result)
-        for id, tool in sorted(groups, key=lambda meant: (meant[0] is None, meant[0] == "", meant[1] is None)):
-            fitting = [call for call in self._calls if (id is None or call.id == id) and (tool is None or call.tool == tool)]
-            for call, result in zip(_latest(fitting, len(groups[id, tool])), groups[id, tool], strict=False):
-                self._calls.remove(call)
-                yield call.place, result
-
-    def _meant(self, result: Segment) -> tuple[str | None, str | None]:
-        """Id and tool of the calls that a result may answer; None: any. An id that no call has may be of one without."""
+    A result with the id of a call answers that one, with another id one without, and without an id any that is left.
+    """
+    left, ids = list(waiting), {call.id for call in waiting} - {""}
+    groups: dict[str, list[Segment]] = {id: [] for id in (*sorted(ids), OTHER, "")}
+    for result in run:
         id = _id(result)
-        known = id if id in self._ids else "" if id else None
-        tools = {call.tool for call in self._calls if call.id == id} if known else self._tools
-        tool = str(result.get("name"))
-        return known, tool if tool in tools else None
+        groups[id if not id or id in ids else OTHER].append(result)
+    for id, results in groups.items():
+        fitting = [call for call in left if not id or call.id == ("" if id == OTHER else id)]
+        for call, result in zip(_latest(fitting, len(results)), results, strict=False):
+            left.remove(call)
+            yield call.place, result
 
 
 def _latest(calls: Sequence[_Call], count: int) -> Sequence[_Call]:

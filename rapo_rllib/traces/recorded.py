@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rapo_rllib.traces.pairing import Segment, paired
-from rapo_rllib.traces.rows import json_rows, reward_field, storable, text_field, truth, truth_field
+from rapo_rllib.traces.rows import json_rows, reward_field, storable, text_field, truth_field
 from rapo_rllib.types import ExpertTrajectory, Question
 
 logger = logging.getLogger(__name__)
@@ -59,8 +59,7 @@ def _why_not(row: dict[str, Any], where: str) -> str:
         return "correct is false"
     if truth_field(row, "calc_ok", where) is False:
         return "calc_ok is false: a recorded calculation is wrong"
-    named = row.get("in_arpo_eval")  # a set's name; none is null, or what stands for it in other files: NaN, "", false
-    return "question of an evaluation set (in_arpo_eval)" if named and named == named and truth(named) is not False else ""
+    return "question of an evaluation set (in_arpo_eval)" if row.get("in_arpo_eval") else ""
 
 
 def rendered_steps(segments: Sequence[Segment], dropped: Counter[str] | None = None) -> tuple[str, ...]:

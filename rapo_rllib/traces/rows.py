@@ -18,7 +18,6 @@ from rapo_rllib.validation import utf8_size
 MAX_ID_BYTES, MAX_NAME_BYTES = 256, 1024  # UTF-8; what a buffer's columns hold of a step's id, and of question_id and source
 MAX_INT64 = 2**63 - 1
 BYTE_ORDER_MARK = "\ufeff"  # which some editors and spreadsheets write before a text, to say that it is UTF-8
-_YES, _NO = frozenset({"true", "t", "yes", "y", "1", "1.0"}), frozenset({"false", "f", "no", "n", "0", "0.0", "-0.0"})
 Item = TypeVar("Item", ExpertTrajectory, StepTrace)
 
 
@@ -68,23 +67,12 @@ def text_field(row: dict[str, Any], field: str, where: str, default: str | None 
     return value
 
 
-def truth(value: Any) -> bool | None:
-    """Whether a value says yes, as files of other programs write it; None: it says neither.
-
-    >>> truth("False"), truth(0.0), truth("yes"), truth("maybe")
-    (False, False, True, None)
-    """
-    text = str(value).strip().lower()
-    return True if text in _YES else False if text in _NO else None
-
-
 def truth_field(row: dict[str, Any], field: str, where: str) -> bool | None:
-    """A yes or no; None where the field is missing or null. Raises ``ValueError`` for anything else."""
+    """True or 1, false or 0; None where the field is missing or null. Raises ``ValueError`` for anything else."""
     value = row.get(field)
-    said = truth(value)
-    if value is not None and said is None:
+    if value is not None and value not in (True, False):
         raise ValueError(f"{where}: field {field!r} must be true or false, got {repr(value)[:80]}; mend it, or leave it out")
-    return said
+    return value if value is None else bool(value)
 
 
 def reward_field(row: dict[str, Any], where: str, default: float, field: str = "reward") -> float:

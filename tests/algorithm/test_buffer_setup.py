@@ -7,7 +7,6 @@ import pytest
 from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm.off_policy import open_buffer
 from rapo_rllib.algorithm.trial_files import RunName
-from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.envs.base import SeedQuestions
 from rapo_rllib.monitoring.progress import Progress
 
@@ -28,7 +27,7 @@ def opened(config: RAPOConfig, test_questions, train_questions=()) -> tuple[int,
     progress = Lines()
     job = (config.settings, config.question_source)
     buffer, upkeep = open_buffer(*job, progress, RunName("run"), test_questions, train_questions)
-    assert upkeep.take([], 0).get("coverage") == upkeep.coverage
+    assert upkeep.take([]).get("coverage") == upkeep.coverage
     count = buffer.count()
     assert all(upkeep._guard.leaks(question.text) for question in test_questions if question.text)  # when it grows, too
     upkeep.close()
@@ -36,20 +35,15 @@ def opened(config: RAPOConfig, test_questions, train_questions=()) -> tuple[int,
     return count, "\n".join(progress.said)
 
 
-def test_evaluation_questions_are_left_out_and_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_evaluation_questions_are_left_out_and_refused(tmp_path: Path) -> None:
     settings = {"uri": str(tmp_path / "t.db"), "max_traces": 12, "timeout_s": 60.0}
     config = RAPOConfig().environment("rapo/word_problems").training(step_trace_buffer=settings)
     first = next(iter(config.question_source.expert_trajectories())).question
     count, said = opened(config, [first])
     assert count == 12
     assert "left out 1 trajectories that answer questions of the evaluation" in said
-    buffer = StepTraceBuffer(config.settings.buffer)
-    buffer.set_note("import", {"unfinished": [str(tmp_path / "half.jsonl")]})
-    buffer.close()
-    assert "not finished" not in caplog.text
     count, said = opened(config, SeedQuestions(3))  # no texts: nothing is known, nothing is said
     assert (count, "left out" in said) == (12, False)
-    assert f"the import of {tmp_path / 'half.jsonl'} was not finished; run it again" in caplog.text
     known = config.question_source.questions("train")[:20]
     with pytest.raises(ValueError, match=r"step traces of \d+ evaluation questions, such as .*rllib buffer stats"):
         opened(config, known)

@@ -1,9 +1,8 @@
-"""The driver's upkeep of a real buffer: growth, usage, views, checkpoints, and a Milvus that does not answer."""
+"""The driver's upkeep of a real buffer: growth, views, checkpoints, and a Milvus that does not answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from rapo_rllib.buffer.layered import LayeredBuffer
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.settings import BufferSettings, ObjectiveSettings, ProtocolSettings, TraceFilter
-from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
+from rapo_rllib.settings import BufferSettings, ProtocolSettings
+from rapo_rllib.types import HistoryQuery, Question, StepTrace, Trajectory, TrajectoryGroup
 
 EXPERT = StepTrace("expert", "What?", "", "<python>1</python>", 1.0, source="gpt")
 Make = Callable[..., BufferUpdater]
@@ -34,7 +33,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         buffer.create()
         buffer.insert([EXPERT])
         protocol, guard = ProtocolSettings(), LeakGuard(evaluated)
-        made.append((BufferUpdater(buffer, RunName(run, tunes), ObjectiveSettings(), protocol, guard), buffer))
+        made.append((BufferUpdater(buffer, RunName(run, tunes), protocol, guard), buffer))
         return made[-1][0]
 
     yield upkeep
@@ -43,16 +42,12 @@ def make(tmp_path: Path) -> Iterator[Make]:
         buffer.close()
 
 
-def group(*texts: str, version: int = 0, correct: bool = True, entropies: tuple[float, float] | None = None) -> TrajectoryGroup:
-    """Trajectories of one step each; with ``entropies``, of one before and one after a retrieval."""
+def group(*texts: str, version: int = 0, correct: bool = True) -> TrajectoryGroup:
+    """Trajectories of one step each."""
     trajectories = []
     for text in texts:
         trajectory = Trajectory("q", [1], question_text="What?", policy_version=version, reward=float(correct), correct=correct)
-        for index, entropy in enumerate(entropies or (1.0,)):
-            trajectory.append_policy([2], [-1.0], [entropy]).text = f"{text} {index}"
-            if entropies and not index:
-                trajectory.append_retrieved([3], RetrievedTrace(EXPERT, 0.9))
-                trajectory.append_retrieved([3], RetrievedTrace(EXPERT, 0.9, noisy=True))
+        trajectory.append_policy([2], [-1.0], [1.0]).text = f"{text} 0"
         trajectory.end = "answer"
         trajectories.append(trajectory)
     return TrajectoryGroup(Question("q", "What?", "1"), trajectories, version)
@@ -66,9 +61,9 @@ def stored(upkeep: BufferUpdater) -> set[str]:
 def test_growth_and_its_limit(make: Make) -> None:
     upkeep = make()
     assert upkeep.view().grown_collection == "step_traces_grown_trial_00000"
-    metrics = upkeep.take([group("a", "b", "a"), group("wrong", correct=False)], 1)
+    metrics = upkeep.take([group("a", "b", "a"), group("wrong", correct=False)])
     assert (metrics["added"], metrics["duplicates"], metrics["grown"]) == (2, 1, 2)
-    metrics = upkeep.take([group("c", "d", version=50)], 50)
+    metrics = upkeep.take([group("c", "d", version=50)])
     assert (metrics["added"], metrics["removed"], metrics["grown"], metrics["failures"]) == (2, 1, 3, 0)
     assert stored(upkeep) == {"b 0", "c 0", "d 0"} or stored(upkeep) == {"a 0", "c 0", "d 0"}
     assert upkeep.view().grown_version == 2
@@ -78,32 +73,22 @@ def test_a_runner_finds_what_has_grown(make: Make) -> None:
     upkeep = make()
     layers = LayeredBuffer(upkeep._buffer)
     layers.set_view(upkeep.view())
-    upkeep.take([group("a")], 1)
+    upkeep.take([group("a")])
     layers.set_view(upkeep.view())
-    (hits,) = layers.retrieve([HistoryQuery("What?", "")])
+    (hits,) = layers.retrieve([HistoryQuery("What?", "")], 9)
     assert [hit.trace.source for hit in hits] == ["gpt", "policy"]
-
-
-def test_usage_counts_measured_retrievals_of_real_traces(make: Make) -> None:
-    upkeep = make(growth="none")
-    metrics = upkeep.take([group("a", "b", entropies=(2.0, 1.0))], 1)
-    assert (metrics["uses"], metrics["traces_used"]) == (2, 1) and "grown" not in metrics
-    (usage,) = upkeep._usage.values()
-    assert usage.uses == 2 and usage.total / 2 == pytest.approx(1.5231884, abs=1e-6)  # 2 tanh(2 * 0.5)
-    assert upkeep.view().grown_collection is None
 
 
 def test_a_checkpoint_brings_back_exactly_the_traces_of_then(make: Make) -> None:
     upkeep = make()
-    upkeep.take([group("a", "b", entropies=(2.0, 1.0))], 1)
+    upkeep.take([group("a", "b")])
     checkpoint, then = upkeep.get_state(), stored(upkeep)
-    upkeep.take([group("c", "d", version=30, entropies=(2.0, 1.0))], 30)
+    upkeep.take([group("c", "d", version=30)])
     assert stored(upkeep) != then
     resumed = make()  # the same run in a new process: its collection is still there
     resumed.view()
     resumed.set_state(checkpoint)
     assert stored(resumed) == then
-    assert resumed._usage["expert"].uses == 2
     clone = make("trial_00001")  # another run takes the state over, as population based training does
     clone.set_state(checkpoint)
     assert stored(clone) == then and clone.view().grown_collection == "step_traces_grown_trial_00001"
@@ -111,7 +96,7 @@ def test_a_checkpoint_brings_back_exactly_the_traces_of_then(make: Make) -> None
     fresh.view()
     assert stored(fresh) == set()
     fresh.set_state(None)
-    assert fresh.get_state() == {"usage": {}, "grown": [], "run": None}
+    assert fresh.get_state() == {"grown": [], "run": None}
 
 
 def test_runs_outside_tune_keep_to_themselves_and_go_on_in_their_collection(
@@ -125,9 +110,9 @@ def test_runs_outside_tune_keep_to_themselves_and_go_on_in_their_collection(
         rapo._setup_logdir()
         names.append(rapo.run_name)
     first, second = (make(name.text, name.tunes) for name in names)
-    first.take([group("a", entropies=(2.0, 1.0))], 1)
-    second.take([group("b", entropies=(2.0, 1.0))], 1)
-    assert (stored(first), stored(second)) == ({"a 0", "a 1"}, {"b 0", "b 1"})
+    first.take([group("a")])
+    second.take([group("b")])
+    assert (stored(first), stored(second)) == ({"a 0"}, {"b 0"})
     resumed = make("2026-01-01_00-00-00new", tunes=False)
     resumed.set_state(first.get_state())
     assert resumed.view().grown_collection == first.view().grown_collection and stored(resumed) == stored(first)
@@ -145,50 +130,37 @@ def test_training_goes_on_without_milvus_and_catches_up(make: Make, caplog: pyte
     def unreachable(*arguments: object, **options: object) -> int:
         raise RetrievalError("Milvus does not answer")
 
-    insert, grown.insert_or_update = grown.insert_or_update, unreachable  # type: ignore[method-assign]
-    metrics = upkeep.take([group("a")], 1)
+    insert, grown.insert = grown.insert, unreachable  # type: ignore[method-assign]
+    metrics = upkeep.take([group("a")])
     upkeep.view()
     upkeep.view()
-    assert upkeep.take([group("a")], 1)["failures"] == 2  # iterations, however often Milvus was asked in one
+    assert upkeep.take([group("a")])["failures"] == 2  # iterations, however often Milvus was asked in one
     assert metrics["failures"] == 1 and "could not be brought up to date" in caplog.text
-    grown.insert_or_update = insert  # type: ignore[method-assign]
-    assert upkeep.take([group("b")], 2)["failures"] == 2
+    grown.insert = insert  # type: ignore[method-assign]
+    assert upkeep.take([group("b")])["failures"] == 2
     assert stored(upkeep) == {"a 0", "b 0"}
 
 
 def test_a_trace_that_is_written_again_is_as_new(make: Make) -> None:
-    upkeep = make(filter=TraceFilter(sources=("policy",)))
+    upkeep = make()
     layers = LayeredBuffer(upkeep._buffer)
     for version, rewards in ((0, 0.5), (20, 1.0)):
         again = group("a", version=version)
         again.trajectories[0].reward = rewards
-        upkeep.take([again], version)
+        upkeep.take([again])
         layers.set_view(upkeep.view())
-        (hits,) = layers.retrieve([HistoryQuery("What?", "")])
+        hits = [hit for hit in layers.retrieve([HistoryQuery("What?", "")], 9)[0] if hit.trace.source == "policy"]
         assert [(hit.trace.weight_version, hit.trace.reward) for hit in hits] == [(version, rewards)]
         assert hits[0].similarity == pytest.approx(1.0, abs=1e-3)  # under the key of then
     assert upkeep.view().grown_version == 2
-    upkeep.take([again], 20)
+    upkeep.take([again])
     assert upkeep.view().grown_version == 2  # nothing to write
 
 
 def test_what_answers_an_evaluation_question_does_not_enter(make: Make) -> None:
     donor, upkeep = make("trial_00001"), make(evaluated=["WHAT", "Other?"])
-    donor.take([group("a")], 1)
-    metrics = upkeep.take([group("a", "b")], 1)
+    donor.take([group("a")])
+    metrics = upkeep.take([group("a", "b")])
     assert (metrics["refused"], metrics["added"]) == (2, 0) and stored(upkeep) == set()
     upkeep.set_state(donor.get_state())
     assert stored(upkeep) == set()
-
-
-def test_uses_of_the_policys_own_traces_decide_which_stay(make: Make) -> None:
-    upkeep = make(max_grown=2)
-    upkeep.take([group("a", "b")], 1)
-    poor = next(trace for trace in upkeep._kept.traces.values() if trace.text == "b 0")
-    shown = group("wrong", correct=False, entropies=(1.0, 2.0))
-    shown.trajectories[0].retrievals[1] = replace(shown.trajectories[0].retrievals[0], trace_id=poor.id, source="policy")
-    assert upkeep.take([shown], 2)["traces_used"] == 2 and upkeep._usage[poor.id].total < 0
-    resumed = make(max_grown=2)
-    resumed.set_state(upkeep.get_state())
-    resumed.take([group("c")], 3)
-    assert stored(resumed) == {"a 0", "c 0"}

@@ -140,7 +140,7 @@ def test_an_import_that_was_killed_is_completed_by_the_next_one(milvus_server):
     killed.join(200)
     assert killed.exitcode == -signal.SIGKILL
     assert buffer.count() == 8
-    assert buffer.insert(TRACES[:10]) == 2
+    assert buffer.insert(TRACES[:10]).added == 2
     assert sorted(buffer.all_traces(), key=repr) == sorted(TRACES[:10], key=repr)
     buffer.drop()
     buffer.close()

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from rapo_rllib.buffer.choices import conditions_of
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.milvus.expressions import expression
 from rapo_rllib.settings import BufferSettings, TraceFilter
 from rapo_rllib.types import HistoryQuery, StepTrace
 
@@ -31,16 +29,11 @@ TRACES = [
 QUERY = HistoryQuery("How many?", "")
 CASES = [
     (TraceFilter(), QUERY, "01234"),
-    (TraceFilter(sources=("gpt", "human")), QUERY, "013"),
-    (TraceFilter(sources=("nobody",)), QUERY, ""),
-    (TraceFilter(min_reward=0.5), QUERY, "0234"),
     (TraceFilter(question="other"), QUERY, "34"),
     (TraceFilter(question="same"), QUERY, "012"),
     (TraceFilter(question="same"), HistoryQuery('A "quoted" \\ one\nof two lines?', ""), "3"),
     (TraceFilter(question="other"), HistoryQuery("Wie viele Äpfel?", ""), "0123"),
     (TraceFilter(question="same"), HistoryQuery("Unheard of", ""), ""),
-    (TraceFilter(("policy",), 0.6, "other"), QUERY, ""),
-    (TraceFilter(("policy",), 0.5, "other"), QUERY, "4"),
 ]
 
 
@@ -148,19 +141,9 @@ def test_what_shows_an_answer(text: str, answers: list[str], shown: bool) -> Non
     assert shows_answer(text, answers) is shown
 
 
-def test_an_expression() -> None:
-    chosen = TraceFilter(("gpt", 'a"b'), 0.5, "other")
-    assert (
-        expression(conditions_of(chosen, QUERY)) == 'source in ["gpt", "a\\"b"] and reward >= 0.5 and question != "How many?"'
-    )
-
-
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"sources": ()}, "filter.sources"),
-        ({"sources": (1,)}, "filter.sources"),
-        ({"min_reward": "high"}, "filter.min_reward"),
         ({"question": "mine"}, "filter.question"),
         ({"hide_answers": "always"}, "filter.hide_answers"),
     ],

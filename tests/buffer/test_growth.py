@@ -2,7 +2,7 @@
 
 import pytest
 
-from rapo_rllib.buffer.growth import GrownTraces, TraceUsage, grown_candidates, grown_score
+from rapo_rllib.buffer.growth import GrownTraces, grown_candidates
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.settings import BufferSettings, ProtocolSettings
 from rapo_rllib.types import Question, StepTrace, Trajectory, TrajectoryGroup
@@ -85,27 +85,14 @@ def trace(text: str, version: int = 0, reward: float = 1.0, question: str = "Wha
     return StepTrace(trace_id(question, "", text), question, "", text, reward, source="policy", weight_version=version)
 
 
-@pytest.mark.parametrize(
-    ("reward", "usage", "age", "score"),
-    [
-        (1.0, TraceUsage(), 0, 1.0),
-        (1.0, TraceUsage(), 100, 0.5),
-        (1.0, TraceUsage(4, 2.0), 0, 1.25),  # 4 uses weigh as much as the 4 that every trace begins with
-        (1.0, TraceUsage(4, -8.0), 100, 0.0),
-    ],
-)
-def test_score(reward: float, usage: TraceUsage, age: int, score: float) -> None:
-    assert grown_score(reward, usage, age) == pytest.approx(score)
-
-
 def test_duplicates_are_one_and_stay_young() -> None:
     kept = GrownTraces(max_traces=2)
-    change = kept.add([trace("Add 3."), trace("add  3."), trace("Add 3.", question="Other?")], 0, {})
-    assert (len(change.added), change.duplicates, len(kept)) == (2, 1, 2)
-    change = kept.add([trace("ADD 3.", version=9)], 9, {})
-    assert (change.added, change.duplicates) == ((), 1)
-    change = kept.add([trace("Subtract.", version=9)], 9, {})  # the one that was not written again is the oldest
-    assert change.removed == (trace("Add 3.", question="Other?").id,)
+    change = kept.add([trace("Add 3."), trace("add  3."), trace("Add 3.", question="Other?")])
+    assert (change, len(kept)) == ({"added": 2, "removed": 0, "duplicates": 1}, 2)
+    change = kept.add([trace("ADD 3.", version=9)])
+    assert change == {"added": 0, "removed": 0, "duplicates": 1}
+    change = kept.add([trace("Subtract.", version=9)])  # the one that was not written again is the oldest
+    assert change["removed"] == 1 and trace("Add 3.", question="Other?").id not in kept.traces
     again = kept.traces[trace("Add 3.").id]
     assert (again.text, again.weight_version) == ("Add 3.", 9)
 
@@ -113,29 +100,30 @@ def test_duplicates_are_one_and_stay_young() -> None:
 def test_a_trace_keeps_its_best_reward() -> None:
     kept = GrownTraces(max_traces=2)
     for reward, version in ((0.5, 3), (1.0, 1), (0.2, 2)):
-        kept.add([trace("Add 3.", version, reward)], 3, {})
+        kept.add([trace("Add 3.", version, reward)])
     (only,) = kept.traces.values()
     assert (only.reward, only.weight_version) == (1.0, 3)
 
 
-def test_the_lowest_score_leaves() -> None:
+def test_the_oldest_leave_and_of_one_version_the_worse() -> None:
     kept = GrownTraces(max_traces=2)
-    good, bad, new = trace("good"), trace("bad"), trace("new")
-    kept.add([good, bad], 0, {})
-    change = kept.add([new], 1, {bad.id: TraceUsage(16, -16.0), good.id: TraceUsage(16, 16.0)})
-    assert change.removed == (bad.id,) and set(kept.traces) == {good.id, new.id}
-    change = kept.add([trace("weak", reward=0.1)], 2, {})
-    assert change.added == change.removed == ()  # came and left at once
+    good, bad, new = trace("good"), trace("bad", reward=0.5), trace("new", 1)
+    kept.add([good, bad])
+    kept.add([new])
+    assert set(kept.traces) == {good.id, new.id}
+    kept.add([trace("newer", 2)])
+    assert good.id not in kept.traces and new.id in kept.traces
+    assert not any(kept.add([trace("late", 0)]).values())  # came and left at once
 
 
 def test_state() -> None:
     kept, other = GrownTraces(3), GrownTraces(3)
-    kept.add([trace("a", 1), trace("b", 2), trace("A", 5)], 5, {})
-    other.add([trace("z")], 0, {})
+    kept.add([trace("a", 1), trace("b", 2), trace("A", 5)])
+    other.add([trace("z")])
     other.set_state(kept.get_state())
     assert other.traces == kept.traces
     for both in (kept, other):
-        both.add([trace("c", 6), trace("d", 6), trace("B ", 7)], 7, {})
+        both.add([trace("c", 6), trace("d", 6), trace("B ", 7)])
     assert other.get_state() == kept.get_state() and len(other) == 3
 
 

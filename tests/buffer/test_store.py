@@ -8,7 +8,7 @@ import pytest
 from buffer_helpers import experts
 
 from rapo_rllib.buffer.build import step_traces
-from rapo_rllib.buffer.choices import select
+from rapo_rllib.buffer.rows import select
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.schema import index_kind, search_effort
@@ -26,7 +26,7 @@ def query(trace: StepTrace) -> HistoryQuery:
 def filled(tmp_path_factory):
     buffer = StepTraceBuffer(BufferSettings(uri=str(tmp_path_factory.mktemp("store") / "steps.db")))
     buffer.create()
-    assert buffer.insert(TRACES) == 80
+    assert buffer.insert(TRACES).added == 80
     yield buffer
     buffer.close()
 
@@ -110,7 +110,7 @@ def test_a_drop_that_was_killed_goes_on(make_buffer, monkeypatch, way, gone):
     drop = buffer.milvus.drop
     for collections in gone:  # so many of them when it is killed
         buffer.create()
-        assert buffer.insert(TRACES[:2]) == 2
+        assert buffer.insert(TRACES[:2]).added == 2
         left = iter(range(collections))
 
         def drop_some(collection: str, left=left) -> None:

@@ -10,10 +10,10 @@ from rapo_rllib.cli.values import with_overrides
 
 
 def test_every_dot_is_a_level() -> None:
-    config = RAPOConfig().training(step_trace_buffer={"top_k": 3, "filter": {"sources": ["solver"]}}, engine={"sleep": True})
-    with_overrides(config, [("step_trace_buffer.filter.min_reward", 0.5), ("model.lora.rank", 4), ("engine.dtype", "float32")])
+    config = RAPOConfig().training(step_trace_buffer={"top_k": 3, "filter": {"hide_answers": True}}, engine={"sleep": True})
+    with_overrides(config, [("step_trace_buffer.filter.question", "same"), ("model.lora.rank", 4), ("engine.dtype", "float32")])
     settings = config.settings.buffer
-    assert (settings.top_k, settings.filter.sources, settings.filter.min_reward) == (3, ("solver",), 0.5)
+    assert (settings.top_k, settings.filter.hide_answers, settings.filter.question) == (3, True, "same")
     assert config.settings.model.lora is not None and config.settings.model.lora.rank == 4
     assert (config.settings.engine.dtype, config.settings.engine.sleep) == ("float32", True)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rapo_rllib.embedding.local import TextEncoder, _pad_to_few_lengths, resolve_embedder
+from rapo_rllib.embedding.local import TextEncoder, _pad_to_few_lengths, preferred_dtype, resolve_embedder
 
 
 def fresh_model() -> Any:
@@ -48,14 +48,14 @@ def test_bfloat16_where_the_cpu_multiplies_it() -> None:
     capabilities = torch.cpu.get_capabilities()
     fast = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
     encoder = TextEncoder("all-minilm-l6-v2", key="embedder")
-    assert encoder.dtype == ("bfloat16" if fast else "float32")
+    assert next(encoder.loaded().model.parameters()).dtype == (torch.bfloat16 if fast else torch.float32)
 
 
 def test_both_precisions_make_comparable_vectors() -> None:
     texts = [f"Ann has {i} apples." + " <python>3 + 5</python>" * i for i in range(8)]
     encoder = TextEncoder("all-minilm-l6-v2", key="embedder")
     one = encoder.encode(texts)
-    other = fresh_model().to(torch.bfloat16 if encoder.dtype == "float32" else torch.float32)
+    other = fresh_model().to(torch.bfloat16 if preferred_dtype("cpu") == torch.float32 else torch.float32)
     two = np.asarray(other.encode(texts, normalize_embeddings=True, convert_to_numpy=True), np.float32)
     assert float((one * two).sum(axis=1).min()) > 0.99
 

@@ -105,10 +105,10 @@ def test_what_decides_the_answers_is_all_there(folder: Path) -> None:
     checkpoint(folder / "a", RAPOConfig().training(lr=1e-3))  # another one in its place
     assert settings_of([choice]) != before
     assert settings_of([endpoint()]) != settings_of([endpoint(top_p=0.1)])
-    config = RAPOConfig().training(step_trace_buffer={"filter": {"min_reward": 0.5}, "timeout_s": 9.0})
+    config = RAPOConfig().training(step_trace_buffer={"filter": {"question": "other"}, "timeout_s": 9.0})
     found = model_settings(config, AgentChoice("m", retrieval_prob=0.5), ())
     buffer = found["step_trace_buffer"]
-    assert buffer["filter"]["min_reward"] == 0.5 and buffer["selection"] == "nearest" and "timeout_s" not in buffer
+    assert buffer["filter"]["question"] == "other" and buffer["selection"] == "nearest" and "timeout_s" not in buffer
     assert (found["retrieval_prob"], found["retrieval_level"]) == (0.5, "step")
 
 

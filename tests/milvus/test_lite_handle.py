@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import pickle
 import shutil
 import signal
 import subprocess
@@ -130,12 +129,10 @@ class TestWithoutRay:
         assert path not in handles._here
         assert elsewhere(path).stdout == "1\n"
 
-    def test_a_handle_travels_and_threads_share_it(self, milvus: LiteHandle) -> None:
+    def test_threads_share_a_handle(self, milvus: LiteHandle) -> None:
         put(milvus, 1, 2, 3)
-        again = pickle.loads(pickle.dumps(milvus))
         with ThreadPoolExecutor(8) as pool:
-            assert list(pool.map(lambda _: versions(again), range(40))) == [[1, 2, 3]] * 40
-        again.close()
+            assert list(pool.map(lambda _: versions(milvus), range(40))) == [[1, 2, 3]] * 40
 
     def test_a_path_that_cannot_be_one_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file.db").write_text("")

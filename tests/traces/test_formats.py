@@ -67,7 +67,6 @@ def test_a_chat_becomes_the_text_protocol(tmp_path) -> None:
     [
         ([("assistant", "The sum is \\boxed{8}.")], ("<answer>The sum is \\boxed{8}.</answer>",)),
         ([("assistant", "<think>a</think><answer>8</answer>")], ("<think>a</think><answer>8</answer>",)),
-        ([("assistant", "8", {"function_call": None})], ("<answer>\\boxed{8}</answer>",)),
         (  # results without ids come in the order of the calls
             [("assistant", "", {"tool_calls": [{"function": {"name": "add", "arguments": {"a": 3, "b": 5}}}]}), ("tool", "8")],
             ('<add>{"a": 3, "b": 5}</add>\n<result>\n8\n</result>\n',),
@@ -129,7 +128,7 @@ ANSWERED = {
 }
 
 
-@pytest.mark.parametrize("value", [False, 0, 0.0, -0.0, "false", "False", " FALSE ", "no", "No", "n", "f", "0", "0.0"])
+@pytest.mark.parametrize("value", [False, 0, 0.0])
 @pytest.mark.parametrize(("row", "field"), [(TRACE, "correct"), (TRACE, "calc_ok"), (CHAT, "correct"), (ANSWERED, "correct")])
 def test_what_says_no_is_left_out(tmp_path, row, field, value) -> None:
     found, dropped = all_of(write(tmp_path / "a.jsonl", row | {field: value}))
@@ -141,22 +140,16 @@ def test_what_says_no_is_left_out(tmp_path, row, field, value) -> None:
 
 @pytest.mark.parametrize("row", [TRACE, CHAT, ANSWERED])
 def test_what_says_yes_or_nothing_is_taken(tmp_path, row) -> None:
-    values = [True, 1, 1.0, "true", "True", "yes", "1", None]
+    values = [True, 1, 1.0, None]
     found, dropped = all_of(write(tmp_path / "a.jsonl", *(row | {"correct": value} for value in values)))
     assert ([one.reward for one in found], dropped) == ([1.0] * len(values), {})
 
 
-@pytest.mark.parametrize("value", [float("nan"), 0.5, 2, "", "maybe", "null", [], [False], {}])
+@pytest.mark.parametrize("value", [float("nan"), 0.5, "", "False", [], [False], {}])
 @pytest.mark.parametrize(("row", "field"), [(TRACE, "correct"), (TRACE, "calc_ok"), (CHAT, "correct"), (ANSWERED, "correct")])
 def test_what_says_neither_is_named(tmp_path, row, field, value) -> None:
     with pytest.raises(ValueError, match=rf"line 2: field '{field}' must be true or false, got {re.escape(repr(value))}; "):
         all_of(write(tmp_path / "a.jsonl", row, row | {field: value}))
-
-
-def test_a_set_that_is_not_named_leaves_nothing_out(tmp_path) -> None:
-    values = [None, False, 0, "", "false", "no", float("nan"), [], "hotpotqa", True, ["2wiki"]]
-    found, dropped = all_of(write(tmp_path / "a.jsonl", *(TRACE | {"in_arpo_eval": value} for value in values)))
-    assert (len(found), dropped.total()) == (8, 3)
 
 
 def test_rows_of_a_trace_file_that_are_left_out_are_counted(tmp_path) -> None:

@@ -19,16 +19,12 @@ def call(*calls: tuple[str, object]) -> dict:
     return {"role": "assistant", "content": "", "tool_calls": listed}
 
 
-def named(name: str) -> dict:
-    return {"role": "assistant", "function_call": {"name": name, "arguments": name[0]}}
+def said(text: str, id: object = ...) -> dict:
+    return {"role": "tool", "content": text} | ({} if id is ... else {"tool_call_id": id})
 
 
-def said(text: str, id: object = ..., **more) -> dict:
-    return {"role": "tool", "content": text} | ({} if id is ... else {"tool_call_id": id}) | more
-
-
-def step(code: str, result: str, tool: str = "python") -> str:
-    return f"<{tool}>{code}</{tool}>\n<result>\n{result}\n</result>\n"
+def step(code: str, result: str) -> str:
+    return f"<python>{code}</python>\n<result>\n{result}\n</result>\n"
 
 
 def read(tmp_path, *messages: dict) -> tuple[list[str], Counter[str]]:
@@ -69,18 +65,10 @@ def read(tmp_path, *messages: dict) -> tuple[list[str], Counter[str]]:
         ([call(("b", "y")), said("B", "y"), said("A", "x"), call(("a", "x"))], ["b=B"], {NO_CALL: 1, NO_RESULT: 1}),
         ([call(("a", "x"))], [], {NO_RESULT: 1, "no step": 1}),
         ([call(("a", "x"), ("b", "y")), said("B", "y")], ["b=B"], {NO_RESULT: 1}),
-        # OpenAI's first API; tools by their names
-        ([named("python"), said("A"), named("search"), said("B")], ["p=A", "<search>s=B"], {}),
-        ([named("python"), said("A", "x")], ["p=A"], {}),
-        ([named("python"), {**said("A"), "role": "function", "name": "python"}], ["p=A"], {}),
-        ([named("python"), named("search"), said("B", name="search"), said("A", name="python")], ["p=A", "<search>s=B"], {}),
-        ([named("search"), named("python"), said("B", name="search")], ["<search>s=B"], {NO_RESULT: 1}),
-        ([named("python"), said("A", name="functions.python")], ["p=A"], {}),
     ],
 )
 def test_a_result_belongs_to_the_last_open_call_before_it(tmp_path, messages, steps, dropped) -> None:
-    wanted = [[*one.removeprefix("<search>").split("="), "search" if "<search>" in one else "python"] for one in steps]
-    assert read(tmp_path, *messages) == ([step(code, result, tool) for code, result, tool in wanted], dropped)
+    assert read(tmp_path, *messages) == ([step(*one.split("=")) for one in steps], dropped)
 
 
 @pytest.mark.parametrize("ids", [("x", "x"), (..., ...), ("x", ...)])

@@ -97,17 +97,13 @@ def search(
     uri: Uri = DEFAULT_URI,
     collection: Collection = DEFAULT_COLLECTION,
     top_k: Annotated[int, typer.Option(min=1, max=1000, help="How many step traces.")] = 3,
-    source: Annotated[list[str] | None, typer.Option(help="Only those of this agent; may be repeated.")] = None,
-    min_reward: Annotated[float | None, typer.Option(help="Only those with this reward or more.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the step traces whose keys are nearest to a question, or to the history of one."""
-    from rapo_rllib.settings import TraceFilter
     from rapo_rllib.types import HistoryQuery
 
-    chosen = TraceFilter(sources=tuple(source) if source else None, min_reward=min_reward)
     query = HistoryQuery(text, "") if question is None else HistoryQuery(question, text)
-    with opened(uri, collection, {}, filter=chosen) as buffer:
+    with opened(uri, collection, {}) as buffer:
         (hits,) = buffer.retrieve([query], top_k)
         for number, hit in enumerate(hits, start=1):
             record = {"similarity": round(hit.similarity, 4), **asdict(hit.trace)}
@@ -124,14 +120,14 @@ def stats(
     evaluation: Evaluation = None,
     as_json: AsJson = False,
 ) -> None:
-    """Describe a buffer: sources, lengths, rewards, coverage; exit status 1 if something is wrong."""
+    """Describe a buffer: sources, rewards, coverage; exit status 1 if something is wrong."""
     with opened(uri, collection) as buffer:
         from rapo_rllib.buffer.statistics import statistics
 
         texts = [text for path in questions or [] for text in question_texts(path, "--questions")]
         found = statistics(buffer, texts, evaluation_guard(evaluation))
         typer.echo(json.dumps(asdict(found), ensure_ascii=False) if as_json else "\n".join(_statistics(found)))
-    if found.leaks or found.missing or found.unfinished:
+    if found.leaks or found.missing:
         raise typer.Exit(1)
 
 
@@ -204,8 +200,6 @@ def _statistics(found: BufferStats) -> Iterator[str]:
     yield f"{found.traces:,} step traces of {found.trajectories:,} trajectories; {found.questions:,} different questions"
     if found.missing:
         yield f"WRONG: {found.missing:,} step traces are gone with damaged files; import or build again to add them"
-    for files in found.unfinished:
-        yield f"WRONG: the import of {files} was not finished; run it again"
     for question, count in found.leaks.items():
         yield f"WRONG: {count:,} step traces of a question of the evaluation: {question[:120]}"
     if found.asked:
@@ -213,5 +207,3 @@ def _statistics(found: BufferStats) -> Iterator[str]:
         yield f"training questions with a trace: {known}"
     for name, count in sorted(found.by_source.items(), key=lambda each: -each[1]):
         yield f"source {name!r}: {count:,} step traces, mean reward {found.mean_reward_by_source[name]:.3g}"
-    for name, numbers in found.spreads.items():
-        yield f"{name}: " + ", ".join(f"{which} {value:.4g}" for which, value in numbers.items())

@@ -94,7 +94,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 class LiteHandle:
     """Operations on the collections of a Lite path: those of ``MilvusHandle``, of which the owner has most.
 
-    Cheap to construct, picklable, safe in threads. Every method but ``close`` raises ``RetrievalError`` when the path cannot be
+    Cheap to construct, safe in threads. Every method but ``close`` raises ``RetrievalError`` when the path cannot be
     read or written, or is open elsewhere.
     """
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import RetrievalError, shortage
 from rapo_rllib.milvus.address import check_lite_path
-from rapo_rllib.milvus.expressions import Conditions
+from rapo_rllib.milvus.expressions import Condition
 from rapo_rllib.milvus.library import pymilvus_module
 from rapo_rllib.milvus.lite.table import Table
 from rapo_rllib.milvus.schema import Field, Shape, check_rows
@@ -122,7 +122,7 @@ class Owner:
         top_k: int,
         fields: Sequence[str],
         index: str = "auto",
-        only: Sequence[Conditions] | None = None,
+        only: Sequence[Condition | None] | None = None,
     ) -> list[list[dict[str, Any]]]:
         """See ``MilvusHandle.search``."""
         with self.lock:

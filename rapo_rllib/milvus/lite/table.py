@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rapo_rllib.milvus.expressions import Conditions, mask_of
+from rapo_rllib.milvus.expressions import Condition
 from rapo_rllib.milvus.schema import EXACT_LIMIT, VECTOR, Field
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ class Table:
         self._alive = np.empty(0, dtype=bool)
         self._scale = np.empty(0, dtype=np.float32)  # 1 / length of each key
         self._sorted: list[str] | None = None  # the keys
-        self._numbers: dict[str, np.ndarray] = {}
         self._codes: dict[str, tuple[np.ndarray, dict[str, int]]] = {}
         self._lists: faiss.IndexIVFFlat | None = None
         self._learned = 0  # rows when the lists were learned
@@ -69,7 +68,6 @@ class Table:
                     self._alive[number] = False
                 self._append(row, vector)
         self._sorted = None
-        self._numbers.clear()
         self._codes.clear()
 
     def delete(self, ids: Sequence[str]) -> None:
@@ -81,14 +79,14 @@ class Table:
                 values[number] = values[number][:0] if isinstance(values[number], str) else values[number]
 
     def nearest(
-        self, vectors: np.ndarray, top_k: int, only: Sequence[Conditions] | None, exact: bool
+        self, vectors: np.ndarray, top_k: int, only: Sequence[Condition | None] | None, exact: bool
     ) -> list[list[tuple[int, float]]]:
         """The rows nearest to each query.
 
         Args:
             vectors: queries ``[B, D]``.
             top_k: most rows of one answer.
-            only: for each query the conditions that its rows fulfil; None: there are none.
+            only: for each query the condition that its rows fulfil; None: there is none.
             exact: compare with every row, however many there are.
 
         Returns:
@@ -97,11 +95,11 @@ class Table:
         """
         queries = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         found: list[list[tuple[int, float]]] = [[] for _ in queries]
-        chosen: dict[Conditions, list[int]] = {}
-        for place, conditions in enumerate(only or [()] * len(queries)):
-            chosen.setdefault(conditions, []).append(place)
-        for conditions, places in chosen.items():
-            allowed = self._allowed(conditions)
+        chosen: dict[Condition | None, list[int]] = {}
+        for place, condition in enumerate(only or [None] * len(queries)):
+            chosen.setdefault(condition, []).append(place)
+        for condition, places in chosen.items():
+            allowed = self._allowed(condition)
             for block in (places[start : start + BLOCK] for start in range(0, len(places), BLOCK)):
                 hits = self._nearest(queries[block].astype(np.float32), top_k, allowed, exact)
                 for place, some in zip(block, hits, strict=True):
@@ -141,13 +139,7 @@ class Table:
         table.put(self.rows(numbers, list(self._columns)), self._keys[numbers])
         return table
 
-    def numbers(self, name: str) -> np.ndarray:
-        """A column of numbers ``[N]``, dead rows included."""
-        if name not in self._numbers:
-            self._numbers[name] = np.asarray(self._columns[name])
-        return self._numbers[name]
-
-    def codes(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
+    def _codes_of(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
         """A column of texts as one number per different text ``[N]``, and the number of each text."""
         if name not in self._codes:
             numbers: dict[str, int] = {}
@@ -167,11 +159,15 @@ class Table:
         self._scale[number] = 1 / max(float(np.linalg.norm(vector)), 1e-12)
         self._number_of[row[self.fields[0].name]] = number
 
-    def _allowed(self, conditions: Conditions) -> np.ndarray | None:
+    def _allowed(self, condition: Condition | None) -> np.ndarray | None:
         """A bool per row; None: all of them."""
-        mask, total = mask_of(conditions, self), len(self.ids)
+        total = len(self.ids)
         alive = None if len(self) == total else self._alive[:total]
-        return alive if mask is None else mask if alive is None else mask & alive
+        if condition is None:
+            return alive
+        codes, code_of = self._codes_of(condition.column)
+        mask = (codes == code_of.get(condition.text, -1)) != condition.negated
+        return mask if alive is None else mask & alive
 
     def _nearest(
         self, queries: np.ndarray, wanted: int, allowed: np.ndarray | None, exact: bool
