@@ -7,7 +7,7 @@ from typing import Any
 
 from rapo_rllib.config.gpus import check_gpus
 from rapo_rllib.config.presets import check_preset
-from rapo_rllib.settings import Settings
+from rapo_rllib.settings import ObjectiveSettings, Settings, WarmStartSettings
 from rapo_rllib.validation import refuse_unknown_keys
 
 
@@ -53,9 +53,13 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
     _check_sizes(settings)
     _check_budgets(settings)
     _check_clip_room(settings)
+    _check_cap(settings)
+    _check_objective(settings.objective)
+    _check_credit(settings)
     _check_group_size(settings)
     _check_off_policy(settings)
     _check_shown_steps(settings)
+    _check_warm_start(settings.warm_start)
     _check_native(settings)
 
 
@@ -66,6 +70,11 @@ def _check_sharing(settings: Settings, has_env_runners: bool) -> None:
         raise ValueError(
             f"max_staleness = {update.max_staleness} with num_env_runners = 0: engine and learner take turns in one process; "
             "set num_env_runners to 1 or more"
+        )
+    if update.stale_groups != "drop" and not update.max_staleness:
+        raise ValueError(
+            f"stale_groups = {update.stale_groups!r} with max_staleness = 0: nothing becomes too old where every update waits "
+            "for its rollouts; set max_staleness to 1 or more, or leave stale_groups out"
         )
 
 
@@ -107,16 +116,13 @@ def _check_budgets(settings: Settings) -> None:
     rollout.check_trains()
     if rollout.num_hybrid and rollout.max_tool_calls == 0 and rollout.retrieval_level == "step":
         raise ValueError("num_hybrid > 0 with max_tool_calls = 0: without a completed tool step nothing is ever retrieved")
+    if rollout.retrieval_by_success and not settings.uses_retrieval:
+        raise ValueError("retrieval_by_success: nothing retrieves; leave it out, or set num_hybrid and retrieval_prob above 0")
 
 
 def _check_clip_room(settings: Settings) -> None:
     """Shaping and clip: what eq. 8 does to a ratio of 1 must not pass a bound."""
     objective = settings.objective
-    if objective.clip_mode == "gradient_preserving" and objective.dual_clip is not None:
-        raise ValueError(
-            f"clip_mode = 'gradient_preserving' with dual_clip = {objective.dual_clip}: the dual clip cuts off a gradient that "
-            "is to be preserved; set dual_clip to null"
-        )
     if not settings.rollout.num_hybrid or objective.shaping_order == "after_clip":
         return
     weight = objective.importance_shaping_weight
@@ -128,15 +134,50 @@ def _check_clip_room(settings: Settings) -> None:
             )
 
 
+def _check_cap(settings: Settings) -> None:
+    cap, update = settings.objective.importance_cap, settings.update
+    if settings.old_policy == "rollout" and cap not in (None, ObjectiveSettings.importance_cap):
+        raise ValueError(
+            f"importance_cap = {cap} with old_logprobs = {update.old_logprobs!r} and num_minibatches = "
+            f"{update.num_minibatches}: π_old is the engine's, so there is nothing to truncate; set old_logprobs to 'learner', "
+            "or leave importance_cap out"
+        )
+
+
+def _check_objective(objective: ObjectiveSettings) -> None:
+    """Parts of the loss that mean nothing together."""
+    if objective.clip_mode == "gradient_preserving" and objective.dual_clip is not None:
+        raise ValueError(
+            f"clip_mode = 'gradient_preserving' with dual_clip = {objective.dual_clip}: the dual clip cuts off a gradient that "
+            "is to be preserved; set dual_clip to null"
+        )
+
+
+def _check_credit(settings: Settings) -> None:
+    """A key that would say nothing."""
+    objective = settings.objective
+    if objective.credit != "gigpo" and objective.step_discount != ObjectiveSettings.step_discount:
+        raise ValueError(
+            f"step_discount = {objective.step_discount} with credit = 'trajectory', which does not read it: set credit to "
+            "'gigpo', or leave step_discount out"
+        )
+
+
 def _check_group_size(settings: Settings) -> None:
     """Every advantage is over the group; with trajectories of others, one of the policy's own may do."""
     size, objective, off_policy = settings.rollout.group_size, settings.objective, settings.off_policy
-    with_others = off_policy.off_policy_trajectories and objective.credit != "gigpo" and objective.advantage_baseline != "kind"
-    if size < 2 and (not with_others or off_policy.expert_start_share or off_policy.expert_step_share):
-        raise ValueError(
-            f"group_size = {size}: a trajectory is compared with the others of its group that begin alike, and one alone "
-            "learns nothing; set group_size to 2 or more"
-        )
+    compared = {
+        "advantage_baseline = 'kind' with ": (objective.advantage_baseline == "kind", "others of their kind"),
+        "credit = 'gigpo' with ": (objective.credit == "gigpo", "others whose steps start from the same state"),
+        "expert_start_share or expert_step_share with ": (
+            off_policy.expert_start_share or off_policy.expert_step_share,
+            "others that begin alike",
+        ),
+        "": (not off_policy.off_policy_trajectories, "the others of its group, and one alone learns nothing"),
+    }
+    for keys, (holds, others) in compared.items():
+        if holds and size < 2:
+            raise ValueError(f"{keys}group_size = {size}: a trajectory is compared with {others}; set group_size to 2 or more")
 
 
 def _check_off_policy(settings: Settings) -> None:
@@ -172,6 +213,14 @@ def _check_shown_steps(settings: Settings) -> None:
         raise ValueError(
             f"shown_steps = {how!r} with retrieval_level = {level!r}: only single steps have a form of the "
             "policy's own; set shown_steps to 'context', or train on whole trajectories with off_policy_trajectories"
+        )
+
+
+def _check_warm_start(warm_start: WarmStartSettings | None) -> None:
+    if warm_start is not None and warm_start.env_config and warm_start.traces != "expert":
+        raise ValueError(
+            f"warm_start.env_config = {warm_start.env_config} with warm_start.traces = {warm_start.traces!r}: a file "
+            "holds its own questions; leave env_config out, or set traces to 'expert'"
         )
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from rapo_rllib.settings import Settings
+from itertools import product
+from typing import NamedTuple
+
+from rapo_rllib.settings import EngineSettings, Settings
+from rapo_rllib.settings.knobs import build
 from rapo_rllib.weights.sync import VLLM_TRANSFERS
 
 
@@ -101,22 +105,54 @@ def _check_sleep(settings: Settings, has_env_runners: bool) -> None:
         )
 
 
+class _Engines(NamedTuple):
+    """Engines of one kind, and what each takes of a GPU and of its memory."""
+
+    whose: str
+    number: int
+    gpus: float
+    memory: float
+
+
+def _engines(settings: Settings) -> tuple[_Engines, _Engines]:
+    """Describe the engines of the rollouts, and those that only evaluate, which may have keys of their own."""
+    rllib, own = settings.rllib, settings.rllib.evaluation_config or {}
+    engine = build(EngineSettings, own["engine"]) if own.get("engine") else settings.engine
+    gpus = own.get("num_gpus_per_env_runner", rllib.num_gpus_per_env_runner)
+    return (
+        _Engines("", max(1, rllib.num_env_runners), rllib.num_gpus_per_env_runner, settings.engine.gpu_memory_utilization),
+        _Engines("evaluation_config.", rllib.evaluation_num_env_runners, gpus, engine.gpu_memory_utilization),
+    )
+
+
 def _check_fractions(settings: Settings) -> None:
     """Processes with fractions: Ray fills one GPU after the other, and two learners, or two engines, would share one."""
-    rllib, learner = settings.rllib, settings.rllib.num_gpus_per_learner
-    if not 0 < learner < 1:
-        return
-    if rllib.num_learners > 1:
+    learner, learners = settings.rllib.num_gpus_per_learner, max(1, settings.rllib.num_learners)
+    if 0 < learner < 1 and learners > 1:
         raise ValueError(
-            f"num_gpus_per_learner = {learner:g} with num_learners = {rllib.num_learners}: learners that share a GPU cannot "
-            "add up their gradients by NCCL; set num_gpus_per_learner to 1, or num_learners to 1"
+            f"num_gpus_per_learner = {learner:g} with num_learners = {learners}: learners that share a GPU cannot add up their "
+            "gradients by NCCL; set num_gpus_per_learner to 1, or num_learners to 1"
         )
-    of_evaluation = (rllib.evaluation_config or {}).get("num_gpus_per_env_runner", rllib.num_gpus_per_env_runner)
-    engines = (max(1, rllib.num_env_runners), rllib.num_gpus_per_env_runner), (rllib.evaluation_num_env_runners, of_evaluation)
-    sharing = [(number, gpus) for number, gpus in engines if number and 0 < gpus < 1]
-    if sharing and sum(number * gpus for number, gpus in sharing) + learner > 1 + 1e-9:
-        asked = " + ".join(f"{number} x {gpus:g}" for number, gpus in sharing)
+    sharing = [kind for kind in _engines(settings) if kind.number and 0 < kind.gpus < 1]
+    if sharing and 0 < learner < 1 and sum(kind.number * kind.gpus for kind in sharing) + learner > 1 + 1e-9:
+        asked = " + ".join(f"{kind.number} x {kind.gpus:g}" for kind in sharing)
         raise ValueError(
             f"num_gpus_per_env_runner takes {asked} of a GPU, and num_gpus_per_learner {learner:g}: Ray fills one GPU after "
             "the other, so nobody knows which share one; let all add up to one GPU at most, or set all to 1"
+        )
+    _check_memory(*_engines(settings))
+
+
+def _check_memory(rollout: _Engines, evaluation: _Engines) -> None:
+    """Any engines may come together on a GPU that has room for their parts of it."""
+    kinds = (rollout, evaluation)
+    counts = [range(1 + (min(kind.number, int(1 / kind.gpus + 1e-9)) if kind.gpus > 0 else 0)) for kind in kinds]
+    fitting = [each for each in product(*counts) if each[0] * rollout.gpus + each[1] * evaluation.gpus <= 1 + 1e-9]
+    most = max(fitting, key=lambda each: each[0] * rollout.memory + each[1] * evaluation.memory)
+    if most[0] * rollout.memory + most[1] * evaluation.memory > 1 + 1e-9:
+        kind = max((kind for kind, count in zip(kinds, most, strict=True) if count), key=lambda kind: kind.memory)
+        raise ValueError(
+            f"{kind.whose}engine.gpu_memory_utilization = {kind.memory:g} with num_gpus_per_env_runner = {kind.gpus:g}: "
+            f"{sum(most)} engines on one GPU would take all of its memory and more; set that of each to at most "
+            f"{int(1000 / sum(most)) / 1000:g}"
         )

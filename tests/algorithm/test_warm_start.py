@@ -188,6 +188,7 @@ def test_a_loss_that_is_not_finite_leaves_nothing_behind(tmp_path: Path, small_m
         ({"shown_share": 1.5}, r"warm_start\.shown_share = 1\.5"),
         ({"batch_size": 2.5}, r"warm_start\.batch_size = 2\.5"),
         ({"epochs": 2}, r"unknown key 'warm_start\.epochs': did you mean 'warm_start\.num_epochs'"),
+        ({"traces": "some.jsonl", "env_config": {"steps": [1, 1]}}, r"leave env_config out, or set traces to 'expert'"),
         ({"env_config": {"stepps": [1, 1]}}, r"unknown key 'env_config\.stepps': did you mean 'env_config\.steps'"),
         ({"traces": "nowhere.jsonl"}, r"warm_start\.traces = 'nowhere\.jsonl': no such file"),
     ],

@@ -73,5 +73,5 @@ def test_dynamic_sampling_metric_and_learner_agree_on_who_has_a_signal(
 
 
 def test_a_group_of_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="group_size = 1: a trajectory is compared with the others"):
-        RAPOConfig().training(group_size=1, num_hybrid=0, off_policy_trajectories=1, advantage_baseline="kind").validate()
+    with pytest.raises(ValueError, match="advantage_baseline = 'kind' with group_size = 1"):
+        RAPOConfig().training(group_size=1, num_hybrid=0, advantage_baseline="kind").validate()

@@ -15,6 +15,11 @@ from rapo_rllib.settings.model import OWN_ARGUMENTS
 SHARED = {"num_env_runners": 1, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 0.5}
 WHOLE = {"num_env_runners": 4, "num_gpus_per_env_runner": 1, "num_learners": 4, "num_gpus_per_learner": 1}
 
+EVALUATED = {
+    **{"num_env_runners": 1, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
+    **{"engine": {"gpu_memory_utilization": 0.4}, "evaluation_num_env_runners": 1},
+}
+
 
 def of(keys: dict[str, Any]) -> RAPOConfig:
     return RAPOConfig().update_from_dict({"env": "rapo/word_problems", **keys})
@@ -23,6 +28,13 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
 @pytest.mark.parametrize(
     "keys, message",
     [
+        (
+            {
+                **{"num_env_runners": 2, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
+                "evaluation_config": {"num_gpus_per_env_runner": 0},
+            },
+            "2 engines on one GPU would take all of its memory and more; set that of each to at most 0.5",
+        ),
         ({**WHOLE, "engine": {"tensor_parallel_size": 2}}, "engine.tensor_parallel_size = 2 with num_gpus_per_env_runner = 1"),
         ({**WHOLE, "num_gpus_per_env_runner": 2}, "engine.tensor_parallel_size = 1 with num_gpus_per_env_runner = 2"),
         ({**WHOLE, "num_gpus_per_learner": 2}, "num_gpus_per_learner = 2: a learner computes on one GPU"),
@@ -56,6 +68,21 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
         ({**SHARED, "num_gpus_per_learner": 1, "weight_transfer": "ipc"}, "weight_transfer = 'ipc' goes inside a GPU"),
         ({"num_env_runners": 1, "weight_transfer": "ipc"}, "and num_gpus_per_learner to fractions of one"),
         (
+            {"num_env_runners": 2, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
+            "engine.gpu_memory_utilization = 0.85 with num_gpus_per_env_runner = 0.5: 2 engines on one GPU would take",
+        ),
+        (
+            {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.8}}},
+            "evaluation_config.engine.gpu_memory_utilization = 0.8 with num_gpus_per_env_runner = 0.5: 2 engines on one",
+        ),
+        (
+            {
+                **EVALUATED,
+                **{"evaluation_num_env_runners": 2, "evaluation_config": {"num_gpus_per_env_runner": 0.25}},
+            },
+            "engine.gpu_memory_utilization = 0.4 with num_gpus_per_env_runner = 0.5: 3 engines on one GPU would take all",
+        ),
+        (
             {"engine": {"extra": {"hf_overrides": {"text_config": {"quantization_config": {}}}}}},
             "engine.extra.hf_overrides = {'text_config'",
         ),
@@ -80,7 +107,14 @@ def test_what_would_crash_is_refused(keys: dict[str, Any], message: str) -> None
         {**SHARED, "weight_transfer": "ipc"},
         {**WHOLE, "weight_transfer": "nccl"},
         {**SHARED, "num_env_runners": 0, "num_learners": 0, "engine": {"sleep": True}},
+        {
+            **{"num_env_runners": 2, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
+            "engine": {"gpu_memory_utilization": 0.5},
+        },
+        {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.6}}},
         {**SHARED, "evaluation_num_env_runners": 1, "evaluation_config": {"num_gpus_per_env_runner": 1}},
+        {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.8}}, "num_gpus_per_env_runner": 1},
+        {**EVALUATED, "evaluation_config": {"engine": {"gpu_memory_utilization": 0.9}, "num_gpus_per_env_runner": 1}},
         {
             "engine": {
                 "extra": {
