@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,6 @@ from rapo_rllib.errors import EngineError, WeightSyncError
 from rapo_rllib.learner.rl_module import _sequence_logprobs
 from rapo_rllib.rollout.engine import GenerationRequest
 from rapo_rllib.rollout.vllm import worker as vllm_worker
-from rapo_rllib.rollout.vllm.watch import LoadWatch
 from rapo_rllib.settings import EngineSettings
 from rapo_rllib.weights.canary import Canary, CanaryResult, canary_sequences
 from rapo_rllib.weights.packing import digest
@@ -68,12 +67,6 @@ def run(engine: Any, small_model: str) -> TinyRun:
     return TinyRun(small_model, engine)
 
 
-def watch_of(engine: Any) -> LoadWatch:
-    """The watch inside the engine's only worker, which runs in this process."""
-    found: LoadWatch = engine._engine.collective_rpc(lambda worker: worker._watch)[0]
-    return found
-
-
 def test_steps_at_1e6_are_confirmed_one_after_the_other(run: TinyRun) -> None:
     for _ in range(3):
         run.step()
@@ -97,43 +90,16 @@ def test_the_checksums_alone_see_it(run: TinyRun) -> None:
     assert held.keys() == now.keys() and not held.items() & now.items()  # every single tensor
 
 
-def stale_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM packs a tied LM head's copy of the embedding only if the stream names the head."""
-    monkeypatch.setattr(vllm_worker, "_repack_tied_head", lambda model: None)
-
-
-def test_an_lm_head_that_stays_behind_is_read_back(run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    stale_head(monkeypatch)
-    run.step()
-    with pytest.raises(WeightSyncError, match=r"1 parameters of the engine do not hold what they were given \(lm_head.weight"):
-        run.sync()
-    monkeypatch.undo()
-    assert run.sync().mean < 1e-4
-
-
 def test_an_lm_head_that_stays_behind_is_heard_by_the_canary(run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing can be read back, as with a form of weights that nobody knows. The head is 2 % of the move."""
-    stale_head(monkeypatch)
+    """vLLM packs a tied head's copy of the embedding only if the stream names it; the head is 2 % of the move."""
+    monkeypatch.setattr(vllm_worker, "_repack_tied_head", lambda model: None)
     for group in run.optimizer.param_groups:
         group["lr"] = 1e-4
-    monkeypatch.setattr(watch_of(run.engine), "_comparable", set())
     run.step()
     with pytest.raises(WeightSyncError, match=r"learner moved by .* stale or partial"):
         run.sync()
-
-
-@pytest.mark.parametrize(
-    "name", ["model.layers.2.self_attn.k_proj.weight", "model.layers.0.mlp.down_proj.weight", "model.norm.weight"]
-)
-def test_a_weight_that_the_model_does_not_take_is_read_back(run: TinyRun, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """vLLM is given the new value, and keeps the old one: in a fused matrix, a packed one, and a plain vector."""
-    watch, old = watch_of(run.engine), run.weights()[name].clone()
-    load = watch._load
-    monkeypatch.setattr(watch, "_load", lambda stream: load((key, old if key == name else value) for key, value in stream))
-    run.step()
-    held = name.replace("k_proj", "qkv_proj")
-    with pytest.raises(WeightSyncError, match=rf"1 parameters of the engine do not hold .* \({held}"):
-        run.sync()
+    monkeypatch.undo()
+    assert run.sync().mean < 1e-4
 
 
 def test_an_engine_without_whole_weights_computes_nothing(run: TinyRun) -> None:
@@ -193,35 +159,6 @@ def test_a_cache_that_is_free_after_another_step_is_cleared(run: TinyRun, monkey
     assert next(answers, None) is None
 
 
-def test_what_nobody_can_compare_is_left_out() -> None:
-    """Weights that a model stores in a form of its own: found out with those on disk, not taken for stale ones."""
-
-    class Transposing(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.plain, self.turned = torch.nn.Parameter(torch.zeros(4, 4)), torch.nn.Parameter(torch.zeros(4, 4))
-
-        @torch.no_grad()
-        def load_weights(self, stream: Any) -> set[str]:
-            weights: Mapping[str, torch.Tensor] = dict(stream)
-            self.plain.copy_(weights["plain"])
-            self.turned.copy_(weights["turned"].T)
-            return set(weights)
-
-    model, on_disk = Transposing(), {"plain": torch.randn(4, 4), "turned": torch.randn(4, 4)}
-    model.load_weights(on_disk.items())
-    watch = LoadWatch(model)
-    watch.calibrate(on_disk.items())
-    assert watch._comparable == {"plain"}
-    new = {name: value + 1 for name, value in on_disk.items()}
-    model.load_weights(new.items())
-    assert watch.stale() == [] and watch.received == {name: digest(value) for name, value in new.items()}
-    watch.begin()
-    for name, value in on_disk.items():
-        watch._note(name, value)  # given, but not loaded
-    assert watch.stale() == ["plain"]
-
-
 def test_workers_that_were_given_different_weights_are_an_error() -> None:
     """With tensor parallelism each worker receives for itself, and one may miss what another got."""
     from types import SimpleNamespace
@@ -229,7 +166,7 @@ def test_workers_that_were_given_different_weights_are_an_error() -> None:
     from rapo_rllib.rollout.vllm.weights import EngineWeights
 
     def engine(*received: dict[str, int]) -> EngineWeights:
-        settled = [([], [], one) for one in received]
+        settled = [([], one) for one in received]
         workers: Any = SimpleNamespace(collective_rpc=lambda method: settled)
         return EngineWeights(workers, False, lambda: 0)
 

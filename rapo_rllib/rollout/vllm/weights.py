@@ -83,21 +83,20 @@ class EngineWeights:
         return not self._undefined
 
     def _check_loaded(self, version: int) -> None:
-        """Raise ``WeightSyncError`` unless all workers were given the same, and hold it."""
+        """Raise ``WeightSyncError`` unless all workers were given the same, for every parameter."""
         settled = self._engine.collective_rpc("finalize_weights")
-        self.received = settled[0][2]
-        for missing, stale, received in settled:
+        self.received = settled[0][1]
+        for missing, received in settled:
             if wrong := differing(self.received, received):  # the learner compares those of one
                 raise WeightSyncError(
                     f"weight version {version}: the engine's workers were given different weights: {len(wrong)} tensors "
                     f"({', '.join(wrong[:3])}, ...)"
                 )
-            for names, problem in ((missing, "received nothing"), (stale, "do not hold what they were given")):
-                if names:
-                    shown = ", ".join(names[:3])
-                    raise WeightSyncError(
-                        f"weight version {version}: {len(names)} parameters of the engine {problem} ({shown}, ...)"
-                    )
+            if missing:
+                raise WeightSyncError(
+                    f"weight version {version}: {len(missing)} parameters of the engine received nothing "
+                    f"({', '.join(missing[:3])}, ...)"
+                )
 
     def sleep(self) -> None:
         """Free the memory of weights and cache until ``wake()``; the engine must be idle. Without effect on a CPU."""
@@ -127,7 +126,7 @@ class EngineWeights:
         """Declare the loaded weights to be ``version``, and drop the prefix cache of the previous version.
 
         Raises:
-            WeightSyncError: a parameter received nothing, or does not hold what it was given; or prefixes are still in use.
+            WeightSyncError: a parameter received nothing, or prefixes are still in use.
         """
         self._check_loaded(version)
         if self._cache_asleep:

@@ -6,7 +6,7 @@ Mixed into vLLM's worker class by ``worker_extension_cls``, so that ``collective
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,6 @@ import torch
 from rapo_rllib.models.lora import merged_weights
 from rapo_rllib.rollout.vllm.late_values import TokenRecord
 from rapo_rllib.rollout.vllm.recorder import TokenRecorder
-from rapo_rllib.rollout.vllm.watch import LoadWatch
 from rapo_rllib.weights.packing import Digests, digest
 
 if TYPE_CHECKING:
@@ -38,10 +37,11 @@ class PolicyWorker:
 
     model_runner: Any
     vllm_config: VllmConfig
+    _load: Callable[[Iterable[tuple[str, torch.Tensor]]], set[str]]  # the model's own
     _recorder: TokenRecorder
-    _watch: LoadWatch | None = None
     _merge: tuple[float, torch.dtype] | None = None  # scaling of adapters, and dtype of the base that they were trained with
-    _adapters: Digests  # of those that came last
+    _loaded: set[str] | None = None  # parameters that took something since the load began; None: none has begun
+    _received: Digests  # of what came, weights or adapters, under the names it came with
 
     def merge_adapters(self, scaling: float, base_dtype: str) -> None:
         """Take LoRA adapters from now on: they are added to the model's weights on disk."""
@@ -57,14 +57,22 @@ class PolicyWorker:
 
     def begin_load(self) -> None:
         """Note what the model is given from now on."""
-        self._loads().begin()
+        if self._loaded is None:
+            model = self.model_runner.get_model()
+            self._load, model.load_weights = model.load_weights, self._load_and_note
+        self._loaded, self._received = set(), {}
 
-    def _loads(self) -> LoadWatch:
-        """The watch that notes it; before the first load it finds out what can be compared."""
-        if self._watch is None:
-            self._watch = LoadWatch(self.model_runner.get_model())
-            self._watch.calibrate(self._base_weights())
-        return self._watch
+    def _load_and_note(self, stream: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        names: set[str] = self._load(self._noted(stream))
+        assert self._loaded is not None
+        self._loaded |= names
+        return names
+
+    def _noted(self, stream: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in stream:
+            if self._merge is None:
+                self._received[name] = digest(tensor)
+            yield name, tensor
 
     def load_policy_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Load checkpoint-named weights, or adapters, in place; ``finalize_weights`` tells what became of them."""
@@ -75,25 +83,23 @@ class PolicyWorker:
         self.begin_load()
         stream: Iterable[tuple[str, torch.Tensor]] = weights.items()
         if self._merge is not None:
-            self._adapters = {name: digest(tensor) for name, tensor in weights.items()}
+            self._received = {name: digest(tensor) for name, tensor in weights.items()}
             device = next(self.model_runner.get_model().parameters()).device
             stream = merged_weights(self._base_weights(), weights, *self._merge, device)
         with set_current_vllm_config(self.vllm_config):
             self.model_runner.reload_weights(weights_iterator=iter(stream))
 
-    def finalize_weights(self) -> tuple[list[str], list[str], Digests]:
+    def finalize_weights(self) -> tuple[list[str], Digests]:
         """Make anew what is derived from weights, however those came.
 
         Returns:
             Parameters that received nothing (vLLM only warns of them; a tied LM head may be among them: see
-            ``_repack_tied_head``), and those that do not hold what they were given; digests of what came.
+            ``_repack_tied_head``); digests of what came.
         """
-        model, watch = self.model_runner.get_model(), self._loads()
+        model = self.model_runner.get_model()
         _repack_tied_head(model)
-        missing = {name for name, _ in model.named_parameters()} - watch.loaded - _tied_names(model)
-        report = sorted(missing), watch.stale(), watch.received if self._merge is None else self._adapters
-        watch.begin()
-        return report
+        missing = {name for name, _ in model.named_parameters()} - (self._loaded or set()) - _tied_names(model)
+        return sorted(missing), self._received
 
     def load_policy_weights_file(self, path: str) -> None:
         """Load weights from a file of ``torch.save``, which is mapped, not read."""
