@@ -94,7 +94,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         except Exception as error:
             logger.exception("weight version %d could not be loaded", publication.version)
             return LoadFailure(self.engine_name(), publication.version, f"{type(error).__name__}: {error}")
-        return Confirmation(self.policy_version, scores, seconds, self.engine_name(), self.engine.weights.received)
+        return Confirmation(self.policy_version, scores, seconds, self.engine_name())
 
     def engine_name(self) -> EngineName:
         """The name of this engine; after a restart another."""

@@ -1,25 +1,24 @@
 """New weights to every engine, confirmed before the next sample.
 
-    learner --publish, with digests--> engines --load--> version, digests of what arrived, scores --> compared here
+    learner --publish--> engines --load--> version, scores --> compared here
 
 RLlib's own sync is fire-and-forget and may be dropped without a word. Here the call waits, and every engine says which version
-it holds, the digests of what it was given, and how it scores a few fixed token sequences (``canary.py``). Stale or partial
-weights are this field's most expensive silent bug. An engine that cannot load is restarted.
+it holds, and how it scores a few fixed token sequences (``canary.py``). Stale or partial weights are this field's most
+expensive silent bug. An engine that cannot load is restarted.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 
 from rapo_rllib.errors import WeightSyncError
 from rapo_rllib.weights.canary import Canary, CanaryResult, Scores
-from rapo_rllib.weights.packing import differing
 from rapo_rllib.weights.publisher import Publication
 
 logger = logging.getLogger(__name__)
@@ -45,7 +44,6 @@ class Confirmation:
     scores: Scores
     seconds: float  # of loading
     engine: EngineName
-    digests: Mapping[str, int] = field(default_factory=dict)  # of what it was given
 
 
 @dataclass(frozen=True)
@@ -168,19 +166,13 @@ def verify_engine(publication: Publication, answer: Confirmation, expected: Scor
     shown, version = answer.engine.shown, publication.version
     if answer.version != version:
         raise WeightSyncError(f"{shown} holds weight version {answer.version} after version {version} was sent to it")
-    if wrong := differing(publication.digests, answer.digests):
-        raise WeightSyncError(
-            f"{shown} holds stale or partial weights: of version {version}, {len(wrong)} of {len(publication.digests)} tensors "
-            f"have another checksum there than with the learner, or are missing ({', '.join(wrong[:3])}). They were not sent, "
-            "or changed on their way; with weight_transfer nccl or ipc try object_store"
-        )
     try:
         return canary.check(answer.engine.unique, expected, answer.scores)
     except WeightSyncError as error:
         raise WeightSyncError(
             f"weight version {version} on {shown}: {error}, or its kernels compute otherwise than the learner: look at "
-            "engine.extra, quantization, the versions of vLLM and transformers, and with model.lora at the files under "
-            "model.name_or_path, which must be the same on every machine"
+            "weight_transfer, engine.extra, quantization, the versions of vLLM and transformers, and with model.lora at the "
+            "files under model.name_or_path, which must be the same on every machine"
         ) from error
 
 

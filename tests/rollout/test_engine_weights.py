@@ -1,4 +1,4 @@
-"""New weights in a real engine: each missed update is seen, by checksums and by the canary, and no old prefix survives."""
+"""New weights in a real engine: each missed update is seen by the canary, and no old prefix survives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from rapo_rllib.rollout.engine import GenerationRequest
 from rapo_rllib.rollout.vllm import worker as vllm_worker
 from rapo_rllib.settings import EngineSettings
 from rapo_rllib.weights.canary import Canary, CanaryResult, canary_sequences
-from rapo_rllib.weights.packing import digest
 
 EMBEDDING = "model.embed_tokens.weight"
 
@@ -73,21 +72,13 @@ def test_steps_at_1e6_are_confirmed_one_after_the_other(run: TinyRun) -> None:
         result = run.sync()
         assert result.mean < 1e-4
         assert result.conclusive and result.engine_missed < 0.2 * result.learner_moved
-        assert run.engine.weights.received == {name: digest(weight) for name, weight in run.weights().items()}
 
 
-def test_the_canary_alone_sees_a_step_at_1e6_that_did_not_arrive(run: TinyRun) -> None:
+def test_the_canary_sees_a_step_at_1e6_that_did_not_arrive(run: TinyRun) -> None:
     run.step()
     with pytest.raises(WeightSyncError, match=r"learner moved by .* stale or partial"):
         run.compared()
     assert run.sync().conclusive
-
-
-def test_the_checksums_alone_see_it(run: TinyRun) -> None:
-    held = dict(run.engine.weights.received)
-    run.step()
-    now = {name: digest(weight) for name, weight in run.weights().items()}
-    assert held.keys() == now.keys() and not held.items() & now.items()  # every single tensor
 
 
 def test_an_lm_head_that_stays_behind_is_heard_by_the_canary(run: TinyRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,24 +148,3 @@ def test_a_cache_that_is_free_after_another_step_is_cleared(run: TinyRun, monkey
     monkeypatch.setattr(engine, "reset_prefix_cache", lambda: next(answers) and reset())
     assert run.sync().mean < 1e-4
     assert next(answers, None) is None
-
-
-def test_workers_that_were_given_different_weights_are_an_error() -> None:
-    """With tensor parallelism each worker receives for itself, and one may miss what another got."""
-    from types import SimpleNamespace
-
-    from rapo_rllib.rollout.vllm.weights import EngineWeights
-
-    def engine(*received: dict[str, int]) -> EngineWeights:
-        settled = [([], one) for one in received]
-        workers: Any = SimpleNamespace(collective_rpc=lambda method: settled)
-        return EngineWeights(workers, False, lambda: 0)
-
-    engine({"a": 1}, {"a": 1})._check_loaded(3)
-    for stale, now in (
-        ({"a": 1, "b": 2}, {"a": 1, "b": 3}),
-        ({"a": 1, "b": 3}, {"a": 1, "b": 2}),
-        ({"a": 1}, {"a": 1, "b": 3}),
-    ):
-        with pytest.raises(WeightSyncError, match=r"version 3: the engine's workers were given different weights: 1 .* \(b"):
-            engine(stale, now)._check_loaded(3)

@@ -26,7 +26,6 @@ from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import EngineSettings, ProtocolSettings, RolloutSettings
 from rapo_rllib.types import ExpertTrajectory, Question
-from rapo_rllib.weights.packing import digest
 
 PROMPTS = ("Tom has 3 apples and buys 5 more. How many", "def fibonacci(n):\n", "<python>3 + 5</python>\n<result>")
 
@@ -388,7 +387,6 @@ def test_adapters_are_merged_into_the_weights_on_disk(engine: Any, model: Any, t
             for tensor in adapters.tensors().values():
                 tensor += 0.01
         engine.weights.load(adapters.tensors(), version)
-        assert engine.weights.received == {name: digest(tensor) for name, tensor in adapters.tensors().items()}
         (first,), (second,) = (generate(engine, [prompt], temperature=0.7, seed=3) for _ in range(2))
         assert (first.cached_tokens, second.policy_version) == (0, version) and second.cached_tokens > 0
         for completion in (first, second):

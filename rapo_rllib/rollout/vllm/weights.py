@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rapo_rllib.errors import EngineError, WeightSyncError
-from rapo_rllib.weights.packing import Digests, differing
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -40,7 +39,6 @@ class EngineWeights:
     def __init__(self, engine: LLMEngine, in_process: bool, end_requests: Callable[[], int] | None) -> None:
         self._engine, self._in_process, self._end_requests = engine, in_process, end_requests
         self.version = 0  # of the policy's weights
-        self.received: Digests = {}  # of what it was given last: weights, or adapters, under the names they came with
         self._undefined = ""  # why the weights are no policy's
         self._asleep = False
         self._cache_asleep = False  # the weights are awake, their cache is not
@@ -83,15 +81,8 @@ class EngineWeights:
         return not self._undefined
 
     def _check_loaded(self, version: int) -> None:
-        """Raise ``WeightSyncError`` unless all workers were given the same, for every parameter."""
-        settled = self._engine.collective_rpc("finalize_weights")
-        self.received = settled[0][1]
-        for missing, received in settled:
-            if wrong := differing(self.received, received):  # the learner compares those of one
-                raise WeightSyncError(
-                    f"weight version {version}: the engine's workers were given different weights: {len(wrong)} tensors "
-                    f"({', '.join(wrong[:3])}, ...)"
-                )
+        """Raise ``WeightSyncError`` unless all workers were given something for every parameter."""
+        for missing in self._engine.collective_rpc("finalize_weights"):
             if missing:
                 raise WeightSyncError(
                     f"weight version {version}: {len(missing)} parameters of the engine received nothing "

@@ -15,7 +15,6 @@ import torch
 from rapo_rllib.models.lora import merged_weights
 from rapo_rllib.rollout.vllm.late_values import TokenRecord
 from rapo_rllib.rollout.vllm.recorder import TokenRecorder
-from rapo_rllib.weights.packing import Digests, digest
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -41,7 +40,6 @@ class PolicyWorker:
     _recorder: TokenRecorder
     _merge: tuple[float, torch.dtype] | None = None  # scaling of adapters, and dtype of the base that they were trained with
     _loaded: set[str] | None = None  # parameters that took something since the load began; None: none has begun
-    _received: Digests  # of what came, weights or adapters, under the names it came with
 
     def merge_adapters(self, scaling: float, base_dtype: str) -> None:
         """Take LoRA adapters from now on: they are added to the model's weights on disk."""
@@ -60,19 +58,13 @@ class PolicyWorker:
         if self._loaded is None:
             model = self.model_runner.get_model()
             self._load, model.load_weights = model.load_weights, self._load_and_note
-        self._loaded, self._received = set(), {}
+        self._loaded = set()
 
     def _load_and_note(self, stream: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        names: set[str] = self._load(self._noted(stream))
+        names: set[str] = self._load(stream)
         assert self._loaded is not None
         self._loaded |= names
         return names
-
-    def _noted(self, stream: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, tensor in stream:
-            if self._merge is None:
-                self._received[name] = digest(tensor)
-            yield name, tensor
 
     def load_policy_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Load checkpoint-named weights, or adapters, in place; ``finalize_weights`` tells what became of them."""
@@ -83,23 +75,21 @@ class PolicyWorker:
         self.begin_load()
         stream: Iterable[tuple[str, torch.Tensor]] = weights.items()
         if self._merge is not None:
-            self._received = {name: digest(tensor) for name, tensor in weights.items()}
             device = next(self.model_runner.get_model().parameters()).device
             stream = merged_weights(self._base_weights(), weights, *self._merge, device)
         with set_current_vllm_config(self.vllm_config):
             self.model_runner.reload_weights(weights_iterator=iter(stream))
 
-    def finalize_weights(self) -> tuple[list[str], Digests]:
+    def finalize_weights(self) -> list[str]:
         """Make anew what is derived from weights, however those came.
 
         Returns:
-            Parameters that received nothing (vLLM only warns of them; a tied LM head may be among them: see
-            ``_repack_tied_head``); digests of what came.
+            Parameters that received nothing. vLLM only warns of them; a tied LM head may be among them: see
+            ``_repack_tied_head``.
         """
         model = self.model_runner.get_model()
         _repack_tied_head(model)
-        missing = {name for name, _ in model.named_parameters()} - (self._loaded or set()) - _tied_names(model)
-        return sorted(missing), self._received
+        return sorted({name for name, _ in model.named_parameters()} - (self._loaded or set()) - _tied_names(model))
 
     def load_policy_weights_file(self, path: str) -> None:
         """Load weights from a file of ``torch.save``, which is mapped, not read."""
