@@ -68,7 +68,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         self._retrieval_prob = _first_value(self.settings.rollout.retrieval_prob)
 
     def _make_engine(self) -> Any:
-        return make_engine(self.settings, self._seed or 0, evaluates=bool(self.config.in_evaluation))
+        return make_engine(self.settings, self._seed or 0)
 
     def _make_loop(self) -> Any:
         if self.settings.uses_retrieval and not self.config.in_evaluation:

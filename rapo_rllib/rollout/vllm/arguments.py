@@ -19,7 +19,6 @@ def engine_arguments(
     seed: int = 0,
     weight_transfer: str | None = None,
     on_cpu: bool = False,
-    by_priority: bool = False,
 ) -> dict[str, Any]:
     """Fields of ``vllm.EngineArgs``; those of ``engine.extra`` come last.
 
@@ -30,7 +29,6 @@ def engine_arguments(
         seed: of sampling.
         weight_transfer: backend of vLLM's own, if it carries the weights.
         on_cpu: whether this vLLM computes on the CPU.
-        by_priority: whether requests may come before others that were there first; those of one priority come in turn.
     """
     arguments: dict[str, Any] = {
         "model": model_path,
@@ -47,6 +45,7 @@ def engine_arguments(
         "worker_extension_cls": "rapo_rllib.rollout.vllm.worker.PolicyWorker",
         "generation_config": "vllm",  # a model's own sampling defaults would change the distribution
         "seed": seed,
+        "scheduling_policy": "priority",  # what is scored comes before running requests; those come in turn
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }
@@ -57,8 +56,6 @@ def engine_arguments(
     if on_cpu:
         arguments["block_size"] = CPU_BLOCK
         arguments["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * 2**30)
-    if by_priority:
-        arguments["scheduling_policy"] = "priority"
     if weight_transfer is not None:
         arguments["weight_transfer_config"] = {"backend": weight_transfer}
     return {**arguments, **settings.extra}

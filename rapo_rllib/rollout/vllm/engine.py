@@ -51,7 +51,6 @@ class VLLMEngine:
         seed: int = 0,
         weight_transfer: str | None = None,  # backend of vLLM's own weight transfer: nccl or ipc
         trained: ModelSettings | None = None,  # how the learner trains it: with LoRA, adapters are loaded in place of weights
-        keeps_running: bool = False,  # requests go on when weights change; False: they are ended
     ) -> None:
         _set_environment(settings)
         from vllm import EngineArgs, LLMEngine
@@ -64,7 +63,6 @@ class VLLMEngine:
             seed=seed,
             weight_transfer=weight_transfer,
             on_cpu=current_platform.is_cpu(),
-            by_priority=keeps_running,
         )
         gc.freeze()  # else its collections of garbage look through all that was imported, for seconds; it thaws when it ends
         try:
@@ -78,12 +76,10 @@ class VLLMEngine:
         if trained is not None and trained.lora is not None:
             self._engine.collective_rpc("merge_adapters", args=(trained.lora.scaling, trained.dtype))
         in_process = settings.tensor_parallel_size == 1
-        self.weights = EngineWeights(self._engine, in_process, None if keeps_running else self._abort_all)
+        self.weights = EngineWeights(self._engine, in_process)
         self._tokenizer = self._engine.get_tokenizer()
-        self._keeps_running = keeps_running
         self._finished_beside: list[RequestOutput] = []  # while sequences were scored
         self._scored = 0
-        self._running: set[str] = set()  # ids of requests
 
     def _start_recording(self) -> None:
         missing = next(filter(None, self._engine.collective_rpc("start_recording")), "") or lacking(self._engine)
@@ -109,7 +105,6 @@ class VLLMEngine:
         prompt = {"prompt_token_ids": list(request.token_ids)}
         try:
             internal_id = self._engine.add_request(request.request_id, prompt, _sampling_params(request))
-            self._running.add(request.request_id)
             if request.final_stop is not None:
                 sample_one_more(self._engine, internal_id, request.final_stop, request.max_tokens)
         except (VLLMClientError, ValueError) as error:
@@ -122,7 +117,6 @@ class VLLMEngine:
         try:
             beside, self._finished_beside = self._finished_beside, []
             finished = [*beside, *(output for output in self._engine.step() if output.finished)]
-            self._running.difference_update(output.request_id for output in finished)
             return [self._completion(output, record) for output, record in self._with_records(finished)]
         except Exception as error:
             raise EngineError(f"vLLM failed in a step with {self.num_unfinished} requests: {error}") from error
@@ -161,39 +155,28 @@ class VLLMEngine:
             versions=versions,
         )
 
-    def _abort_all(self) -> int:
-        running = list(self._running)
-        self.abort(running)
-        return len(running)
-
     def abort(self, request_ids: Sequence[str]) -> None:
         """Forget requests, and what was recorded of them."""
         if not request_ids:
             return
         self._finished_beside = [output for output in self._finished_beside if output.request_id not in set(request_ids)]
         self._engine.abort_request(list(request_ids))
-        self._running.difference_update(request_ids)
         self._engine.collective_rpc("take_records", args=(list(request_ids), [0] * len(request_ids)))
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Teacher-forced logprob of every token but the first of each sequence, nats, at temperature 1.
 
-        Requests that weights may change under go on beside it; they come after it, should the engine have no room for both.
+        Running requests go on beside it; they come after it, should the engine have no room for both.
         """
         from vllm import SamplingParams
 
         self.weights.check()
-        if self.num_unfinished and not self._keeps_running:
-            raise EngineError(f"score() needs an idle engine, but {self.num_unfinished} requests are running")
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         names = []
         for sequence in sequences:
             self._scored += 1
             names.append(f"score-{self._scored}")
-            self._running.add(names[-1])
-            self._engine.add_request(
-                names[-1], {"prompt_token_ids": list(sequence)}, params, priority=FIRST if self._keeps_running else 0
-            )
+            self._engine.add_request(names[-1], {"prompt_token_ids": list(sequence)}, params, priority=FIRST)
         results: dict[str, list[float]] = {}
         while len(results) < len(names):
             for output in self._engine.step():
@@ -201,7 +184,6 @@ class VLLMEngine:
                     results[output.request_id] = _prompt_logprobs(output)
                 elif output.finished:
                     self._finished_beside.append(output)
-        self._running.difference_update(names)
         return [results[name] for name in names]
 
     def close(self) -> None:
