@@ -29,30 +29,13 @@ _MAX_LOADS = 3  # of one version by one engine, which is restarted in between
 
 
 @dataclass(frozen=True)
-class EngineName:
-    """Names of an engine: for people, and for telling a restarted one from the one before."""
-
-    shown: str  # env runner 2 on host-7
-    unique: str
-
-
-@dataclass(frozen=True)
 class Confirmation:
     """The state of an engine after a sync: the version of its weights, and its logprobs of the canary sequences."""
 
     version: int
     scores: Scores
     seconds: float  # of loading
-    engine: EngineName
-
-
-@dataclass(frozen=True)
-class LoadFailure:
-    """An engine that could not load a version, and is unusable until it can."""
-
-    engine: EngineName
-    version: int
-    error: str
+    engine: str  # env runner 2 on host-7 (5c1e90ab); after a restart another
 
 
 @dataclass(frozen=True)
@@ -115,8 +98,8 @@ class WeightSync:
     def _load_locally(self, learner_group: Any, group: Any) -> _Loaded:
         publication, publish_s = _published(learner_group, group, self._transfer, self._timeout_s)
         answer = group.local_env_runner.load_policy(publication, self.canary.sequences)
-        if isinstance(answer, LoadFailure):
-            raise WeightSyncError(f"{answer.engine.shown} could not load weight version {answer.version}: {answer.error}")
+        if isinstance(answer, str):
+            raise WeightSyncError(f"weight version {publication.version}: {answer}")
         return _Loaded(publication, publish_s, [answer])
 
     def _load_on_all(self, learner_group: Any, group: Any) -> _Loaded:
@@ -163,14 +146,14 @@ def verify_engine(publication: Publication, answer: Confirmation, expected: Scor
     Raises:
         WeightSyncError: naming the engine, what differs and by how much, and what to do.
     """
-    shown, version = answer.engine.shown, publication.version
+    version = publication.version
     if answer.version != version:
-        raise WeightSyncError(f"{shown} holds weight version {answer.version} after version {version} was sent to it")
+        raise WeightSyncError(f"{answer.engine} holds weight version {answer.version} after version {version} was sent to it")
     try:
-        return canary.check(answer.engine.unique, expected, answer.scores)
+        return canary.check(answer.engine, expected, answer.scores)
     except WeightSyncError as error:
         raise WeightSyncError(
-            f"weight version {version} on {shown}: {error}, or its kernels compute otherwise than the learner: look at "
+            f"weight version {version} on {answer.engine}: {error}, or its kernels compute otherwise than the learner: look at "
             "weight_transfer, engine.extra, quantization, the versions of vLLM and transformers, and with model.lora at the "
             "files under model.name_or_path, which must be the same on every machine"
         ) from error
@@ -205,7 +188,7 @@ def _published(learner_group: Any, env_runner_group: Any, transfer: str, timeout
     elif transfer in VLLM_TRANSFERS:
         manager = env_runner_group._worker_manager  # RLlib has no other way to the actors
         names = manager.foreach_actor("engine_name", timeout_seconds=timeout_s).ignore_errors()
-        handles = {result.get().unique: manager.actors()[result.actor_id] for result in names}
+        handles = {result.get(): manager.actors()[result.actor_id] for result in names}
         publication = _first_learner(learner_group, lambda learner: learner.weights.send(transfer, handles))
     else:
         publication = _first_learner(learner_group, lambda learner: learner.weights.publish())
@@ -223,8 +206,8 @@ def _answers(
     failures = dict.fromkeys(in_service, f"its process ended, or did not answer within {timeout_s:.0f} s")
     for result in results.ignore_errors():
         answer = result.get()
-        if isinstance(answer, LoadFailure):
-            failures[result.actor_id] = f"{answer.engine.shown} could not load it: {answer.error}"
+        if isinstance(answer, str):
+            failures[result.actor_id] = answer
         else:
             answers.append(answer)
             del failures[result.actor_id]

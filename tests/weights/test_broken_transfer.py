@@ -28,7 +28,7 @@ from rapo_rllib.learner.ranks import RAPOLearnerGroup
 from rapo_rllib.weights import sync as weight_sync
 from rapo_rllib.weights.canary import Canary
 from rapo_rllib.weights.publisher import Publication, WeightSender
-from rapo_rllib.weights.sync import Confirmation, EngineName, WeightSync
+from rapo_rllib.weights.sync import Confirmation, WeightSync
 
 WEIGHTS = {"a": torch.ones(2), "b": torch.ones(3), "c": torch.ones(4)}
 SCORES = [[-1.0, -2.0]]
@@ -42,7 +42,7 @@ class Engine:
     def __init__(self, number: int, fault: str, method: str) -> None:
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self._fault, self._method = "" if restarted else fault, method
-        self._name = EngineName(f"env runner {number}", uuid.uuid4().hex)
+        self._name = f"env runner {number} ({uuid.uuid4().hex})"
 
     def call_engine(self, method: str, arguments: Any) -> None:
         if method == self._method and self._fault == "dies":
@@ -50,7 +50,7 @@ class Engine:
         if method == self._method and self._fault == "waits":
             time.sleep(3600)
 
-    def engine_name(self) -> EngineName:
+    def engine_name(self) -> str:
         return self._name
 
     def apply(self, func: Any, *arguments: Any, **options: Any) -> Any:

@@ -95,7 +95,7 @@ class RunnerStream:
         logged = [] if self._observer is None else [runner.metrics.reduce()]
         under_way = [*stream.under_way, *(place for place, _ in self._waiting)]
         stats, num_requests = stream.stats.take(), runner.engine.num_unfinished
-        name, version = runner.engine_name().unique, runner.policy_version
+        name, version = runner.engine_name(), runner.policy_version
         return Answer(name, version, complete, under_way, num_requests, stats, logged)
 
     def close(self) -> None:
