@@ -244,13 +244,6 @@ def test_eos_in_the_place_of_the_token_behind_the_last_stop_string_is_no_text(en
 WHOLE = pytest.mark.parametrize("folder", [ALL], ids=["all layers"], indirect=True)
 
 
-def test_a_version_of_vllm_that_hides_its_detokenizers_is_refused(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "close", lambda: None)
-    monkeypatch.setattr(engine._engine, "output_processor", object())
-    with pytest.raises(EngineError, match=r"no LLMEngine\.output_processor\.request_states"):
-        engine._start_recording()
-
-
 def recorder_of(engine: Any) -> Any:
     """The recorder inside the engine's only worker, which runs in this process."""
     return engine._engine.collective_rpc(lambda worker: worker._recorder)[0]
@@ -277,15 +270,6 @@ def test_a_token_without_a_record_is_an_error(engine: Any, tokenizer: Any, monke
     )
     with pytest.raises(EngineError, match="no entropy and logprob of token 2 of 4 of request test-0 was recorded"):
         generate(engine, [tokenizer.encode(PROMPTS[0])], max_tokens=4)
-
-
-def test_a_version_of_vllm_without_the_sampler_is_refused(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = []
-    monkeypatch.setattr(engine, "close", lambda: closed.append(True))
-    monkeypatch.setattr("rapo_rllib.rollout.vllm.worker.SAMPLING_MODULE", "top_everything_sampler")
-    with pytest.raises(EngineError, match=r"this version of vLLM: it has no \w+ModelRunner\.sampler\.top_everything_sampler"):
-        engine._start_recording()
-    assert closed == [True]
 
 
 def test_length_is_named(engine: Any, tokenizer: Any) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rapo_rllib.errors import EngineError, RequestError
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.vllm.arguments import engine_arguments
-from rapo_rllib.rollout.vllm.last_token import lacking, sample_one_more
+from rapo_rllib.rollout.vllm.last_token import sample_one_more
 from rapo_rllib.rollout.vllm.weights import EngineWeights
 from rapo_rllib.settings import EngineSettings, ModelSettings
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def _set_environment(settings: EngineSettings) -> None:
+def _set_environment() -> None:
     """vLLM reads these when it is imported; what the user has set stays, but for the process of its core."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it warns of intended things
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
@@ -52,7 +52,7 @@ class VLLMEngine:
         weight_transfer: str | None = None,  # backend of vLLM's own weight transfer: nccl or ipc
         trained: ModelSettings | None = None,  # how the learner trains it: with LoRA, adapters are loaded in place of weights
     ) -> None:
-        _set_environment(settings)
+        _set_environment()
         from vllm import EngineArgs, LLMEngine
         from vllm.platforms import current_platform
 
@@ -72,7 +72,7 @@ class VLLMEngine:
         except Exception as error:
             gc.unfreeze()
             raise EngineError(f"vLLM could not start with model {model_path!r}: {error}") from error
-        self._start_recording()
+        self._engine.collective_rpc("start_recording")
         if trained is not None and trained.lora is not None:
             self._engine.collective_rpc("merge_adapters", args=(trained.lora.scaling, trained.dtype))
         in_process = settings.tensor_parallel_size == 1
@@ -80,12 +80,6 @@ class VLLMEngine:
         self._tokenizer = self._engine.get_tokenizer()
         self._finished_beside: list[RequestOutput] = []  # while sequences were scored
         self._scored = 0
-
-    def _start_recording(self) -> None:
-        missing = next(filter(None, self._engine.collective_rpc("start_recording")), "") or lacking(self._engine)
-        if missing:
-            self.close()
-            raise EngineError(f"logprobs and entropies cannot be recorded with this version of vLLM: it has no {missing}")
 
     @property
     def policy_version(self) -> int:

@@ -19,8 +19,6 @@ from rapo_rllib.rollout.vllm.recorder import TokenRecorder
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-SAMPLING_MODULE = "topk_topp_sampler"
-
 
 def _is_no_rounding(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Attempted to load weight %s with dtype")
@@ -95,18 +93,11 @@ class PolicyWorker:
         """Load weights from a file of ``torch.save``, which is mapped, not read."""
         self.load_policy_weights(torch.load(path, mmap=True, map_location="cpu"))
 
-    def start_recording(self) -> str:
-        """Attach the recorder to what samples; returns what this version of vLLM lacks for that, "" if nothing."""
-        sampling = getattr(getattr(self.model_runner, "sampler", None), SAMPLING_MODULE, None)
-        if not isinstance(sampling, torch.nn.Module):
-            return f"{type(self.model_runner).__name__}.sampler.{SAMPLING_MODULE}"
-        processors = getattr(getattr(self.model_runner, "input_batch", None), "logitsprocs", None)
-        found = [processor for processor in getattr(processors, "all", ()) if isinstance(processor, TokenRecorder)]
-        if not found:
-            return f"{TokenRecorder.__name__} in {type(self.model_runner).__name__}.input_batch.logitsprocs"
-        self._recorder = found[0]
-        self._recorder.watch(sampling)
-        return ""
+    def start_recording(self) -> None:
+        """Attach the recorder to what samples."""
+        processors = self.model_runner.input_batch.logitsprocs.all
+        (self._recorder,) = [processor for processor in processors if isinstance(processor, TokenRecorder)]
+        self._recorder.watch(self.model_runner.sampler.topk_topp_sampler)
 
     def record_version(self, version: int) -> None:
         """Set the version of the weights that samples the tokens from now on."""
