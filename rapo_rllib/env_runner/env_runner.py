@@ -189,7 +189,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         observer = self._observer() if self._callbacks.listens else None
         groups = self._roll_out(questions, retrieval_prob, explore is False, group_size, observer, env_steps)
         if observer is not None:
-            self.hand_on(observer.of(groups))
+            self.hand_on(observer.take(groups))
         return SampleResult(groups, [self.loop.stats], [self.metrics.reduce()])
 
     @property
@@ -220,7 +220,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             questions = take(-(-missing // size))
             groups = self._roll_out(questions, 0.0 if held_out else self._retrieval_prob, greedy, size, observer, env_steps)
             sampled.extend(SampleResult(groups, [self.loop.stats]))
-            whole = [one for one in observer.of(groups) if one.get_infos(-1)["end"] != "error"]
+            whole = [one for one in observer.take(groups) if one.get_infos(-1)["end"] != "error"]
             if not whole:
                 error = groups[0].trajectories[0].error
                 raise EnvError(f"every episode of {len(questions)} questions failed ({questions[0].id}, ...): {error}")
