@@ -54,6 +54,9 @@ class SyncReport:
     engine_missed: float = 0.0  # of that move, by the worst engine
 
 
+Loaded = tuple[Publication, float, list[Confirmation], int]  # seconds of publishing, every engine's answer, restarts
+
+
 class WeightSync:
     """Gives the learner's weights to engines; remembers what each confirmed.
 
@@ -79,8 +82,7 @@ class WeightSync:
         """
         expected = _first_learner(learner_group, lambda learner: learner.score(self.canary.sequences))
         load = self._load_locally if not _has_remote_runners(env_runner_group) else self._load_on_all
-        loaded = load(learner_group, env_runner_group)
-        publication, answers = loaded.publication, loaded.answers
+        publication, publish_s, answers, num_restarts = load(learner_group, env_runner_group)
         results = [verify_engine(publication, answer, expected, self.canary) for answer in answers]
         return SyncReport(
             publication.version,
@@ -88,21 +90,21 @@ class WeightSync:
             mean_difference=max(result.mean for result in results),
             max_difference=max(result.largest for result in results),
             num_bytes=publication.num_bytes,
-            publish_s=loaded.publish_s,
+            publish_s=publish_s,
             load_s=max(answer.seconds for answer in answers),
-            num_restarts=loaded.num_restarts,
+            num_restarts=num_restarts,
             learner_moved=max(result.learner_moved for result in results),
             engine_missed=max(result.engine_missed for result in results),
         )
 
-    def _load_locally(self, learner_group: Any, group: Any) -> _Loaded:
+    def _load_locally(self, learner_group: Any, group: Any) -> Loaded:
         publication, publish_s = _published(learner_group, group, self._transfer, self._timeout_s)
         answer = group.local_env_runner.load_policy(publication, self.canary.sequences)
         if isinstance(answer, str):
             raise WeightSyncError(f"weight version {publication.version}: {answer}")
-        return _Loaded(publication, publish_s, [answer])
+        return publication, publish_s, [answer], 0
 
-    def _load_on_all(self, learner_group: Any, group: Any) -> _Loaded:
+    def _load_on_all(self, learner_group: Any, group: Any) -> Loaded:
         """Publish and load until every engine in service has confirmed; those that fail are restarted."""
         in_service = any_engine_back(group, self._restarts, self._timeout_s)
         tries, num_restarts = (_MAX_LOADS if self._restarts else 1), 0
@@ -118,7 +120,7 @@ class WeightSync:
             else:
                 answers, failures = _answers(group, in_service, publication, self.canary.sequences, self._timeout_s)
             if not failures:
-                return _Loaded(publication, publish_s, answers, num_restarts)
+                return publication, publish_s, answers, num_restarts
             if left:
                 num_restarts += len(failures)
                 all_engines_back(group, failures, self._timeout_s)
@@ -128,16 +130,6 @@ class WeightSync:
             f"weight version {publication.version} did not reach {len(failures)} of {len(in_service)} engines{tried}. {told}. "
             "See the log of that env runner"
         )
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    """A publication, and every engine's answer to it."""
-
-    publication: Publication
-    publish_s: float
-    answers: list[Confirmation]
-    num_restarts: int = 0
 
 
 def verify_engine(publication: Publication, answer: Confirmation, expected: Scores, canary: Canary) -> CanaryResult:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.rollout.vllm.arguments import engine_arguments
+from rapo_rllib.rollout.vllm.engine import engine_arguments
 from rapo_rllib.settings import EngineSettings
 from rapo_rllib.settings.model import OWN_ARGUMENTS
 

@@ -10,11 +10,10 @@ import logging
 import os
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import EngineError, RequestError
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
-from rapo_rllib.rollout.vllm.arguments import engine_arguments
 from rapo_rllib.rollout.vllm.last_token import sample_one_more
 from rapo_rllib.rollout.vllm.weights import EngineWeights
 from rapo_rllib.settings import EngineSettings, ModelSettings
@@ -36,6 +35,7 @@ def _set_environment() -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # its core in this process, whose loop steps it
 
 
+CPU_BLOCK = 32  # tokens; of vLLM's 128 most of a short prompt stays outside the prefix cache, which holds full blocks only
 FIRST = -1  # priority of what is scored; of a trajectory's requests it is 0
 
 
@@ -183,6 +183,47 @@ class VLLMEngine:
     def close(self) -> None:
         """Free the engine's memory and processes."""
         self._engine.engine_core.shutdown()
+
+
+def engine_arguments(
+    model_path: str,
+    settings: EngineSettings,
+    *,
+    max_model_len: int,
+    seed: int = 0,
+    weight_transfer: str | None = None,
+    on_cpu: bool = False,
+) -> dict[str, Any]:
+    """Fields of ``vllm.EngineArgs``; those of ``engine.extra`` come last. It needs no GPU, so that a test can read them."""
+    arguments: dict[str, Any] = {
+        "model": model_path,
+        "dtype": settings.dtype,
+        "max_num_seqs": settings.max_num_seqs,
+        "max_model_len": max_model_len,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "enforce_eager": settings.enforce_eager,
+        "enable_sleep_mode": settings.sleep,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "raw_logprobs",  # of greedy and scored tokens; those of sampled ones are our recorder's
+        "logits_processors": ["rapo_rllib.rollout.vllm.recorder:TokenRecorder"],
+        "worker_extension_cls": "rapo_rllib.rollout.vllm.worker.PolicyWorker",
+        "generation_config": "vllm",  # a model's own sampling defaults would change the distribution
+        "seed": seed,
+        "scheduling_policy": "priority",  # what is scored comes before running requests; those come in turn
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+    }
+    if settings.tensor_parallel_size > 1:
+        # Inside a placement group, where Tune puts every trial, vLLM would start its workers by Ray, which needs bundles of one
+        # GPU each; an env runner's has all of them.
+        arguments["distributed_executor_backend"] = "mp"
+    if on_cpu:
+        arguments["block_size"] = CPU_BLOCK
+        arguments["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * 2**30)
+    if weight_transfer is not None:
+        arguments["weight_transfer_config"] = {"backend": weight_transfer}
+    return {**arguments, **settings.extra}
 
 
 def _sampling_params(request: GenerationRequest) -> SamplingParams:
