@@ -62,7 +62,7 @@ def load_plainly(worker: Any, weights: dict[str, torch.Tensor]) -> None:
     from vllm.config import set_current_vllm_config
 
     model = worker.model_runner.get_model()
-    noting, model.load_weights = model.load_weights, worker._watch._load
+    noting, model.load_weights = model.load_weights, worker._load
     with set_current_vllm_config(worker.vllm_config):
         worker.model_runner.reload_weights(weights_iterator=iter(weights.items()))
     model.load_weights = noting

@@ -40,7 +40,7 @@ from rapo_rllib.monitoring.metrics_log import logged_metrics
 from rapo_rllib.rollout.unaided import add_unaided
 from rapo_rllib.types import Question, TrajectoryGroup
 from rapo_rllib.weights.publisher import Publication
-from rapo_rllib.weights.sync import Confirmation, EngineName, LoadFailure
+from rapo_rllib.weights.sync import Confirmation
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         # an env runner never trains, and the learner beside a local one sets its own number of threads
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.module = None
-        self._unique = uuid.uuid4().hex
+        self._unique = uuid.uuid4().hex[:8]
         self.engine = self._make_engine()
         self._layers: Any = None  # what it reads of the Step-Trace Buffer, where it retrieves
         self.loop = self._make_loop()
@@ -68,7 +68,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         self._retrieval_prob = _first_value(self.settings.rollout.retrieval_prob)
 
     def _make_engine(self) -> Any:
-        return make_engine(self.settings, self._seed or 0, evaluates=bool(self.config.in_evaluation))
+        return make_engine(self.settings, self._seed or 0)
 
     def _make_loop(self) -> Any:
         if self.settings.uses_retrieval and not self.config.in_evaluation:
@@ -80,10 +80,10 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         """Version of the weights that the engine holds."""
         return int(self.engine.policy_version)
 
-    def load_policy(self, publication: Publication, sequences: Sequence[Sequence[int]]) -> Confirmation | LoadFailure:
+    def load_policy(self, publication: Publication, sequences: Sequence[Sequence[int]]) -> Confirmation | str:
         """Take new weights; returns what the engine then holds: its version, and its logprobs of fixed sequences.
 
-        Errors are returned, since RLlib would end this process without a reason.
+        Errors are returned as texts, since RLlib would end this process without a reason.
         """
         start = time.perf_counter()
         try:
@@ -93,13 +93,13 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             scores = self.engine.score(sequences)
         except Exception as error:
             logger.exception("weight version %d could not be loaded", publication.version)
-            return LoadFailure(self.engine_name(), publication.version, f"{type(error).__name__}: {error}")
-        return Confirmation(self.policy_version, scores, seconds, self.engine_name(), self.engine.weights.received)
+            return f"{self.engine_name()} could not load it: {type(error).__name__}: {error}"
+        return Confirmation(self.policy_version, scores, seconds, self.engine_name())
 
-    def engine_name(self) -> EngineName:
+    def engine_name(self) -> str:
         """The name of this engine; after a restart another."""
-        shown = f"env runner {self.worker_index} on {platform.node()}" if self.worker_index else "the driver's engine"
-        return EngineName(shown, self._unique)
+        place = f"env runner {self.worker_index} on {platform.node()}" if self.worker_index else "the driver's engine"
+        return f"{place} ({self._unique})"
 
     def call_engine(self, method: str, arguments: Mapping[str, Any]) -> None:
         """One step of vLLM's own weight transfer; the learner drives it."""
@@ -189,7 +189,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         observer = self._observer() if self._callbacks.listens else None
         groups = self._roll_out(questions, retrieval_prob, explore is False, group_size, observer, env_steps)
         if observer is not None:
-            self.hand_on(observer.of(groups))
+            self.hand_on(observer.take(groups))
         return SampleResult(groups, [self.loop.stats], [self.metrics.reduce()])
 
     @property
@@ -220,7 +220,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             questions = take(-(-missing // size))
             groups = self._roll_out(questions, 0.0 if held_out else self._retrieval_prob, greedy, size, observer, env_steps)
             sampled.extend(SampleResult(groups, [self.loop.stats]))
-            whole = [one for one in observer.of(groups) if one.get_infos(-1)["end"] != "error"]
+            whole = [one for one in observer.take(groups) if one.get_infos(-1)["end"] != "error"]
             if not whole:
                 error = groups[0].trajectories[0].error
                 raise EnvError(f"every episode of {len(questions)} questions failed ({questions[0].id}, ...): {error}")

@@ -64,12 +64,8 @@ class EpisodeObserver(Observer):
             _add(made, trajectory, begun[0], _outcome(episode, trajectory.end), trajectory.end)
         self._tell("on_episode_end", episode, made)
 
-    def of(self, groups: Sequence[TrajectoryGroup]) -> list[SingleAgentEpisode]:
-        """The episodes of all trajectories, in the order of the groups."""
-        return [self._episodes[id(trajectory)] for group in groups for trajectory in group.trajectories]
-
     def take(self, groups: Sequence[TrajectoryGroup]) -> list[SingleAgentEpisode]:
-        """Return the episodes and forget them."""
+        """Return the episodes of all trajectories, in the order of the groups, and forget them."""
         return [self._episodes.pop(id(trajectory)) for group in groups for trajectory in group.trajectories]
 
     def _episode_of(self, trajectory: Trajectory) -> SingleAgentEpisode:

@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def make_engine(settings: Settings, seed: int, evaluates: bool) -> VLLMEngine:
+def make_engine(settings: Settings, seed: int) -> VLLMEngine:
     """Make a vLLM engine of the policy.
 
     Args:
         settings: of the job.
         seed: of requests without a seed of their own.
-        evaluates: whether it only answers held-out questions; such an engine waits while weights change.
     """
     check_device("num_gpus_per_env_runner", settings.rllib.num_gpus_per_env_runner, cuda_problem())
     from rapo_rllib.rollout.vllm.engine import VLLMEngine
@@ -41,7 +40,6 @@ def make_engine(settings: Settings, seed: int, evaluates: bool) -> VLLMEngine:
         seed=seed,
         weight_transfer=transfer if transfer in VLLM_TRANSFERS else None,
         trained=model,
-        keeps_running=settings.update.max_staleness > 0 and not evaluates,
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from rapo_rllib.learner.rl_module import CausalLMRLModule
 from rapo_rllib.weights.dtensor import gathered
-from rapo_rllib.weights.packing import digest
 from rapo_rllib.weights.publisher import Publication, WeightSender, publish
 
 
@@ -40,8 +39,7 @@ class LearnerWeights:
         """The current weights themselves, for an engine in this process: there is one learner, which holds all of them."""
         tensors = self._policy.engine_tensors()
         num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        digests = {name: digest(tensor) for name, tensor in tensors.items()}
-        return Publication(self._version(), num_bytes, tensors=tensors, digests=digests)
+        return Publication(self._version(), num_bytes, tensors=tensors)
 
     def send(self, backend: str, engines: Mapping[str, Any]) -> Publication:
         """Send the current weights to engines on GPUs by vLLM's own transfer; see ``WeightSender`` for ``engines``."""
@@ -51,9 +49,9 @@ class LearnerWeights:
                 backend, engines, self._workers, policy.engine_tensors, policy.engine_dtype, self._index
             )
         sender, self._sender = self._sender, None  # a connection that breaks off is not used again
-        num_bytes, digests = sender.send()
+        num_bytes = sender.send()
         self._sender = sender
-        return Publication(self._version(), num_bytes, sent=True, digests=digests)
+        return Publication(self._version(), num_bytes, sent=True)
 
     def export(self, folder: str, merged: bool = True) -> None:
         """Write the policy as a Hugging Face folder, or its adapters; the first learner does it for all."""

@@ -45,7 +45,7 @@ class EnvPool:
         if episode.env is None:
             episode.env = self._make_env()
         if hasattr(episode.env.unwrapped, "env_steps"):
-            episode.env.unwrapped.env_steps = episode.env_steps
+            episode.env.unwrapped.env_steps = episode.plan.env_steps
         tags = (*getattr(episode.env.unwrapped, "tool_tags", ()), self._answer_tag)
         episode.stop = tuple(f"</{tag}>" for tag in tags)
 

@@ -69,11 +69,6 @@ class Episode:
         return replace(self, name=name, trajectory=self.trajectory.fork(member), env=copy.deepcopy(self.env))
 
     @property
-    def env_steps(self) -> int | None:
-        """Steps that the training had sampled when its run began."""
-        return self.plan.env_steps
-
-    @property
     def remaining_tokens(self) -> int:
         """Response tokens left in the budget."""
         return self.plan.settings.max_response_tokens - len(self.trajectory.token_ids)

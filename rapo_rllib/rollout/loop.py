@@ -313,10 +313,6 @@ class Run:
         """Begin the trajectories that are sampled from the start."""
         self._begin(group, group.open())
 
-    def give_up(self, group: RolloutGroup) -> None:
-        """Let go of a group: what is being generated for it at once, a tool that runs when it has returned."""
-        self.engine.give_up(group)
-
     def abort(self) -> None:
         """Leave nothing under way; environments that a call still uses are lost."""
         self.engine.abort()

@@ -57,7 +57,7 @@ class RolloutStream:
         for place in places:
             group = self._groups.pop(place, None)
             if group is not None:
-                self._run.give_up(group)
+                self._run.engine.give_up(group)
                 group.discard()
 
     def advance(self, seconds: float) -> list[tuple[int, TrajectoryGroup]]:

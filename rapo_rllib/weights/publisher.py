@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ import torch
 
 from rapo_rllib.errors import WeightSyncError
 from rapo_rllib.weights.dtensor import gathered
-from rapo_rllib.weights.packing import Digests, digest, pack_weights, unpack_weights
+from rapo_rllib.weights.packing import pack_weights, unpack_weights
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,6 @@ class Publication:
     tensors: Mapping[str, torch.Tensor] | None = None  # for an engine in the same process
     packed: Any = None  # reference to packed weights in Ray's object store
     sent: bool = False  # the engine has received them already (vLLM's own transfer)
-    digests: Mapping[str, int] = field(default_factory=dict)  # of the weights, in the dtype that they were published in
 
     def load_into(self, weights: EngineWeights) -> None:
         """Load them into an engine's ``weights``."""
@@ -66,9 +65,8 @@ def publish(tensors: Mapping[str, torch.Tensor], version: int, dtype: torch.dtyp
     """Put the weights, rounded to ``dtype``, into Ray's object store; shards are gathered."""
     with gathered(tensors) as named:
         packed = pack_weights(named, dtype)
-    digests = {name: digest(tensor) for name, tensor in unpack_weights(packed).items()}
     num_bytes = sum(tensor.numel() for tensor in tensors.values()) * dtype.itemsize
-    return Publication(version, num_bytes, packed=ray.put(packed), digests=digests)
+    return Publication(version, num_bytes, packed=ray.put(packed))
 
 
 class WeightSender:
@@ -114,8 +112,8 @@ class WeightSender:
         """Whether these are the connected engines; a restarted engine counts as a new one."""
         return list(self._engines) == list(engines)
 
-    def send(self) -> tuple[int, Digests]:
-        """Send one version; returns its bytes and digests. Called on all learners.
+    def send(self) -> int:
+        """Send one version; returns its bytes. Called on all learners.
 
         Raises:
             WeightSyncError: not all engines have it within the time; this connection is unusable.
@@ -125,8 +123,7 @@ class WeightSender:
                 self._transfer.send_weights()
             finally:
                 self._source.finish()  # other learners wait for every tensor
-        num_bytes = sum(math.prod(meta.shape) * meta.dtype.itemsize for meta in self._source.metadata())
-        return num_bytes, dict(self._source.digests)
+        return sum(math.prod(meta.shape) * meta.dtype.itemsize for meta in self._source.metadata())
 
     def _call(self, method: str, arguments: Sequence[Mapping[str, Any]]) -> None:
         """Call all engines and wait; the first failure counts, as the others may wait for the one that failed."""

@@ -1,25 +1,24 @@
 """New weights to every engine, confirmed before the next sample.
 
-    learner --publish, with digests--> engines --load--> version, digests of what arrived, scores --> compared here
+    learner --publish--> engines --load--> version, scores --> compared here
 
 RLlib's own sync is fire-and-forget and may be dropped without a word. Here the call waits, and every engine says which version
-it holds, the digests of what it was given, and how it scores a few fixed token sequences (``canary.py``). Stale or partial
-weights are this field's most expensive silent bug. An engine that cannot load is restarted.
+it holds, and how it scores a few fixed token sequences (``canary.py``). Stale or partial weights are this field's most
+expensive silent bug. An engine that cannot load is restarted.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 
 from rapo_rllib.errors import WeightSyncError
 from rapo_rllib.weights.canary import Canary, CanaryResult, Scores
-from rapo_rllib.weights.packing import differing
 from rapo_rllib.weights.publisher import Publication
 
 logger = logging.getLogger(__name__)
@@ -30,31 +29,13 @@ _MAX_LOADS = 3  # of one version by one engine, which is restarted in between
 
 
 @dataclass(frozen=True)
-class EngineName:
-    """Names of an engine: for people, and for telling a restarted one from the one before."""
-
-    shown: str  # env runner 2 on host-7
-    unique: str
-
-
-@dataclass(frozen=True)
 class Confirmation:
     """The state of an engine after a sync: the version of its weights, and its logprobs of the canary sequences."""
 
     version: int
     scores: Scores
     seconds: float  # of loading
-    engine: EngineName
-    digests: Mapping[str, int] = field(default_factory=dict)  # of what it was given
-
-
-@dataclass(frozen=True)
-class LoadFailure:
-    """An engine that could not load a version, and is unusable until it can."""
-
-    engine: EngineName
-    version: int
-    error: str
+    engine: str  # env runner 2 on host-7 (5c1e90ab); after a restart another
 
 
 @dataclass(frozen=True)
@@ -71,6 +52,9 @@ class SyncReport:
     num_restarts: int = 0  # of engines that could not load at first
     learner_moved: float = 0.0  # since the sync before, nats; of the engine that remembers the largest move
     engine_missed: float = 0.0  # of that move, by the worst engine
+
+
+Loaded = tuple[Publication, float, list[Confirmation], int]  # seconds of publishing, every engine's answer, restarts
 
 
 class WeightSync:
@@ -98,8 +82,7 @@ class WeightSync:
         """
         expected = _first_learner(learner_group, lambda learner: learner.score(self.canary.sequences))
         load = self._load_locally if not _has_remote_runners(env_runner_group) else self._load_on_all
-        loaded = load(learner_group, env_runner_group)
-        publication, answers = loaded.publication, loaded.answers
+        publication, publish_s, answers, num_restarts = load(learner_group, env_runner_group)
         results = [verify_engine(publication, answer, expected, self.canary) for answer in answers]
         return SyncReport(
             publication.version,
@@ -107,21 +90,21 @@ class WeightSync:
             mean_difference=max(result.mean for result in results),
             max_difference=max(result.largest for result in results),
             num_bytes=publication.num_bytes,
-            publish_s=loaded.publish_s,
+            publish_s=publish_s,
             load_s=max(answer.seconds for answer in answers),
-            num_restarts=loaded.num_restarts,
+            num_restarts=num_restarts,
             learner_moved=max(result.learner_moved for result in results),
             engine_missed=max(result.engine_missed for result in results),
         )
 
-    def _load_locally(self, learner_group: Any, group: Any) -> _Loaded:
+    def _load_locally(self, learner_group: Any, group: Any) -> Loaded:
         publication, publish_s = _published(learner_group, group, self._transfer, self._timeout_s)
         answer = group.local_env_runner.load_policy(publication, self.canary.sequences)
-        if isinstance(answer, LoadFailure):
-            raise WeightSyncError(f"{answer.engine.shown} could not load weight version {answer.version}: {answer.error}")
-        return _Loaded(publication, publish_s, [answer])
+        if isinstance(answer, str):
+            raise WeightSyncError(f"weight version {publication.version}: {answer}")
+        return publication, publish_s, [answer], 0
 
-    def _load_on_all(self, learner_group: Any, group: Any) -> _Loaded:
+    def _load_on_all(self, learner_group: Any, group: Any) -> Loaded:
         """Publish and load until every engine in service has confirmed; those that fail are restarted."""
         in_service = any_engine_back(group, self._restarts, self._timeout_s)
         tries, num_restarts = (_MAX_LOADS if self._restarts else 1), 0
@@ -137,7 +120,7 @@ class WeightSync:
             else:
                 answers, failures = _answers(group, in_service, publication, self.canary.sequences, self._timeout_s)
             if not failures:
-                return _Loaded(publication, publish_s, answers, num_restarts)
+                return publication, publish_s, answers, num_restarts
             if left:
                 num_restarts += len(failures)
                 all_engines_back(group, failures, self._timeout_s)
@@ -149,38 +132,22 @@ class WeightSync:
         )
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    """A publication, and every engine's answer to it."""
-
-    publication: Publication
-    publish_s: float
-    answers: list[Confirmation]
-    num_restarts: int = 0
-
-
 def verify_engine(publication: Publication, answer: Confirmation, expected: Scores, canary: Canary) -> CanaryResult:
     """Compare an engine's confirmation with what was published, and its scores with the learner's.
 
     Raises:
         WeightSyncError: naming the engine, what differs and by how much, and what to do.
     """
-    shown, version = answer.engine.shown, publication.version
+    version = publication.version
     if answer.version != version:
-        raise WeightSyncError(f"{shown} holds weight version {answer.version} after version {version} was sent to it")
-    if wrong := differing(publication.digests, answer.digests):
-        raise WeightSyncError(
-            f"{shown} holds stale or partial weights: of version {version}, {len(wrong)} of {len(publication.digests)} tensors "
-            f"have another checksum there than with the learner, or are missing ({', '.join(wrong[:3])}). They were not sent, "
-            "or changed on their way; with weight_transfer nccl or ipc try object_store"
-        )
+        raise WeightSyncError(f"{answer.engine} holds weight version {answer.version} after version {version} was sent to it")
     try:
-        return canary.check(answer.engine.unique, expected, answer.scores)
+        return canary.check(answer.engine, expected, answer.scores)
     except WeightSyncError as error:
         raise WeightSyncError(
-            f"weight version {version} on {shown}: {error}, or its kernels compute otherwise than the learner: look at "
-            "engine.extra, quantization, the versions of vLLM and transformers, and with model.lora at the files under "
-            "model.name_or_path, which must be the same on every machine"
+            f"weight version {version} on {answer.engine}: {error}, or its kernels compute otherwise than the learner: look at "
+            "weight_transfer, engine.extra, quantization, the versions of vLLM and transformers, and with model.lora at the "
+            "files under model.name_or_path, which must be the same on every machine"
         ) from error
 
 
@@ -213,7 +180,7 @@ def _published(learner_group: Any, env_runner_group: Any, transfer: str, timeout
     elif transfer in VLLM_TRANSFERS:
         manager = env_runner_group._worker_manager  # RLlib has no other way to the actors
         names = manager.foreach_actor("engine_name", timeout_seconds=timeout_s).ignore_errors()
-        handles = {result.get().unique: manager.actors()[result.actor_id] for result in names}
+        handles = {result.get(): manager.actors()[result.actor_id] for result in names}
         publication = _first_learner(learner_group, lambda learner: learner.weights.send(transfer, handles))
     else:
         publication = _first_learner(learner_group, lambda learner: learner.weights.publish())
@@ -231,8 +198,8 @@ def _answers(
     failures = dict.fromkeys(in_service, f"its process ended, or did not answer within {timeout_s:.0f} s")
     for result in results.ignore_errors():
         answer = result.get()
-        if isinstance(answer, LoadFailure):
-            failures[result.actor_id] = f"{answer.engine.shown} could not load it: {answer.error}"
+        if isinstance(answer, str):
+            failures[result.actor_id] = answer
         else:
             answers.append(answer)
             del failures[result.actor_id]

@@ -14,22 +14,16 @@ import torch
 from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, WeightSource, materialize_full_tensor
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
-from rapo_rllib.weights.packing import Digests, noted
-
 Weights = Callable[[], Mapping[str, torch.Tensor]]
 Call = Callable[[str, Sequence[Mapping[str, Any]]], None]  # method of every engine's workers, arguments for each engine
 
 
 class PolicySource(WeightSource):
-    """The policy's weights under their checkpoint names, rounded to the engines' dtype one by one; shards are gathered.
-
-    ``digests`` are those of what was sent last.
-    """
+    """The policy's weights under their checkpoint names, rounded to the engines' dtype one by one; shards are gathered."""
 
     def __init__(self, weights: Weights, dtype: torch.dtype) -> None:
         self._weights, self._dtype = weights, dtype
         self._left: Iterator[Any] = iter(())  # whole tensors not asked for yet
-        self.digests: Digests = {}
 
     def metadata(self) -> list[ParamMeta]:
         """Names, dtypes and whole shapes, in the order of iteration."""
@@ -37,8 +31,8 @@ class PolicySource(WeightSource):
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         self._left = ((name, materialize_full_tensor(tensor.detach())) for name, tensor in self._weights().items())
-        for name, tensor in noted(self._left, self._dtype, self.digests):
-            yield name, tensor.contiguous()
+        for name, tensor in self._left:
+            yield name, tensor.to(self._kind(tensor)).contiguous()
 
     def finish(self) -> None:
         """Gather what an iteration that broke off has left: shards of it are with learners that wait."""

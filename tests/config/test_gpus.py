@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rapo_rllib import RAPOConfig
-from rapo_rllib.rollout.vllm.arguments import engine_arguments
+from rapo_rllib.rollout.vllm.engine import engine_arguments
 from rapo_rllib.settings import EngineSettings
 from rapo_rllib.settings.model import OWN_ARGUMENTS
 
@@ -174,7 +174,7 @@ def test_a_learner_on_a_gpu_has_bfloat16_weights_and_compiled_layers(keys: dict[
 
 
 def test_every_argument_of_an_engine_is_ours_or_may_be_overridden() -> None:
-    ways = {"max_model_len": 8, "on_cpu": True, "by_priority": True, "weight_transfer": "nccl"}
+    ways = {"max_model_len": 8, "on_cpu": True, "weight_transfer": "nccl"}
     made = engine_arguments("m", EngineSettings(tensor_parallel_size=2), **ways)  # type: ignore[arg-type]
     harmless = {"enable_prefix_caching", "seed", "disable_log_stats", "use_tqdm_on_load", "block_size", "kv_cache_memory_bytes"}
     assert made.keys() - OWN_ARGUMENTS == harmless

@@ -106,5 +106,5 @@ def test_a_stale_lm_head_is_caught(algorithm: Any, loading: Any) -> None:
     old = learner_parameters(algorithm)[EMBEDDING].detach().clone()
     move(algorithm, (EMBEDDING,))
     loading(lambda weights: {**weights, LM_HEAD: old})
-    with pytest.raises(WeightSyncError, match=r"stale or partial|do not hold what they were given"):
+    with pytest.raises(WeightSyncError, match="stale or partial"):
         algorithm.sync_engines()

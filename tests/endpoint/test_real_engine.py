@@ -41,7 +41,7 @@ def job(keys: dict[str, Any], env: str, **env_config: Any) -> RAPOConfig:
 
 @pytest.fixture(scope="module")
 def engine(keys: dict[str, Any]) -> Iterator[Any]:
-    made = make_engine(job(keys, "rapo/questions", tools=["calculator"]).settings, seed=0, evaluates=False)
+    made = make_engine(job(keys, "rapo/questions", tools=["calculator"]).settings, seed=0)
     yield made
     made.close()
 

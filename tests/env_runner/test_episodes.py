@@ -65,8 +65,9 @@ def rolled_out(
     observer = EpisodeObserver(callbacks)
     with closing(make_loop(make_env, **settings)) as loop:
         groups = loop.run([SUM], observer=observer)
-    callbacks.sample_end(observer.of(groups))
-    return groups, observer.of(groups), runner
+    episodes = observer.take(groups)
+    callbacks.sample_end(episodes)
+    return groups, episodes, runner
 
 
 def test_an_episode_has_texts_rewards_infos_and_probabilities() -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -244,7 +245,7 @@ def test_a_tool_that_never_returns(make_loop: MakeLoop, caplog: pytest.LogCaptur
 class Lent:
     """One trajectory's environment, in a call that began so many seconds ago."""
 
-    question, stop, env_failed, env_steps = TWO, (), False, None
+    question, stop, env_failed, plan = TWO, (), False, SimpleNamespace(env_steps=None)
 
     def __init__(self, env: ToolEnv, seconds: float) -> None:
         self.env: Any = env

@@ -26,7 +26,6 @@ from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.settings import EngineSettings, ProtocolSettings, RolloutSettings
 from rapo_rllib.types import ExpertTrajectory, Question
-from rapo_rllib.weights.packing import digest
 
 PROMPTS = ("Tom has 3 apples and buys 5 more. How many", "def fibonacci(n):\n", "<python>3 + 5</python>\n<result>")
 
@@ -245,13 +244,6 @@ def test_eos_in_the_place_of_the_token_behind_the_last_stop_string_is_no_text(en
 WHOLE = pytest.mark.parametrize("folder", [ALL], ids=["all layers"], indirect=True)
 
 
-def test_a_version_of_vllm_that_hides_its_detokenizers_is_refused(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "close", lambda: None)
-    monkeypatch.setattr(engine._engine, "output_processor", object())
-    with pytest.raises(EngineError, match=r"no LLMEngine\.output_processor\.request_states"):
-        engine._start_recording()
-
-
 def recorder_of(engine: Any) -> Any:
     """The recorder inside the engine's only worker, which runs in this process."""
     return engine._engine.collective_rpc(lambda worker: worker._recorder)[0]
@@ -278,15 +270,6 @@ def test_a_token_without_a_record_is_an_error(engine: Any, tokenizer: Any, monke
     )
     with pytest.raises(EngineError, match="no entropy and logprob of token 2 of 4 of request test-0 was recorded"):
         generate(engine, [tokenizer.encode(PROMPTS[0])], max_tokens=4)
-
-
-def test_a_version_of_vllm_without_the_sampler_is_refused(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = []
-    monkeypatch.setattr(engine, "close", lambda: closed.append(True))
-    monkeypatch.setattr("rapo_rllib.rollout.vllm.worker.SAMPLING_MODULE", "top_everything_sampler")
-    with pytest.raises(EngineError, match=r"this version of vLLM: it has no \w+ModelRunner\.sampler\.top_everything_sampler"):
-        engine._start_recording()
-    assert closed == [True]
 
 
 def test_length_is_named(engine: Any, tokenizer: Any) -> None:
@@ -388,7 +371,6 @@ def test_adapters_are_merged_into_the_weights_on_disk(engine: Any, model: Any, t
             for tensor in adapters.tensors().values():
                 tensor += 0.01
         engine.weights.load(adapters.tensors(), version)
-        assert engine.weights.received == {name: digest(tensor) for name, tensor in adapters.tensors().items()}
         (first,), (second,) = (generate(engine, [prompt], temperature=0.7, seed=3) for _ in range(2))
         assert (first.cached_tokens, second.policy_version) == (0, version) and second.cached_tokens > 0
         for completion in (first, second):

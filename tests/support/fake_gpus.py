@@ -49,7 +49,7 @@ def executor(folder: str) -> str:
     """What an engine with two workers would start them by, here."""
     from vllm import EngineArgs
 
-    from rapo_rllib.rollout.vllm.arguments import engine_arguments
+    from rapo_rllib.rollout.vllm.engine import engine_arguments
     from rapo_rllib.settings import EngineSettings
 
     settings = EngineSettings(dtype="float32", tensor_parallel_size=2)

@@ -38,7 +38,7 @@ def make_engine(folder: str, trained: Any = None, **settings: Any) -> Any:
     from rapo_rllib.settings import EngineSettings
 
     options = {"dtype": "float32", "max_num_seqs": 4, "enforce_eager": True, "kv_cache_gib": 0.05, **settings}
-    return VLLMEngine(folder, EngineSettings(**options), max_model_len=128, trained=trained, keeps_running=True)
+    return VLLMEngine(folder, EngineSettings(**options), max_model_len=128, trained=trained)
 
 
 def polls(count: int) -> Callable[[Any], list[Any]]:

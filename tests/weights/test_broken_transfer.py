@@ -28,7 +28,7 @@ from rapo_rllib.learner.ranks import RAPOLearnerGroup
 from rapo_rllib.weights import sync as weight_sync
 from rapo_rllib.weights.canary import Canary
 from rapo_rllib.weights.publisher import Publication, WeightSender
-from rapo_rllib.weights.sync import Confirmation, EngineName, WeightSync
+from rapo_rllib.weights.sync import Confirmation, WeightSync
 
 WEIGHTS = {"a": torch.ones(2), "b": torch.ones(3), "c": torch.ones(4)}
 SCORES = [[-1.0, -2.0]]
@@ -42,7 +42,7 @@ class Engine:
     def __init__(self, number: int, fault: str, method: str) -> None:
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self._fault, self._method = "" if restarted else fault, method
-        self._name = EngineName(f"env runner {number}", uuid.uuid4().hex)
+        self._name = f"env runner {number} ({uuid.uuid4().hex})"
 
     def call_engine(self, method: str, arguments: Any) -> None:
         if method == self._method and self._fault == "dies":
@@ -50,7 +50,7 @@ class Engine:
         if method == self._method and self._fault == "waits":
             time.sleep(3600)
 
-    def engine_name(self) -> EngineName:
+    def engine_name(self) -> str:
         return self._name
 
     def apply(self, func: Any, *arguments: Any, **options: Any) -> Any:
@@ -60,7 +60,7 @@ class Engine:
         return "pong"
 
     def load_policy(self, publication: Publication, sequences: Any) -> Confirmation:
-        return Confirmation(publication.version, SCORES, 0.0, self._name, publication.digests)
+        return Confirmation(publication.version, SCORES, 0.0, self._name)
 
 
 class Broadcast(TrainerWeightTransferEngine):
@@ -135,8 +135,7 @@ def engines(ray_session: None) -> Iterator[Any]:
 
 def test_healthy_engines_receive(connect: Any, engines: Any) -> None:
     sender = connect(engines("", ""))
-    num_bytes, digests = sender.send()
-    assert num_bytes == 36 and digests.keys() == WEIGHTS.keys() and not sender._transfer.broken
+    assert sender.send() == 36 and sender._transfer.sent == [*WEIGHTS] and not sender._transfer.broken
 
 
 def test_an_engine_that_dies_ends_the_transfer_of_all(connect: Any, engines: Any) -> None:
@@ -220,8 +219,7 @@ def test_all_engines_are_restarted_and_get_the_version(
     )
 
     def send(transfer: str, handles: Any) -> Publication:
-        num_bytes, digests = connect(handles).send()
-        return Publication(7, num_bytes, sent=True, digests=digests)
+        return Publication(7, connect(handles).send(), sent=True)
 
     learner = SimpleNamespace(score=lambda sequences: SCORES, weights=SimpleNamespace(send=send))
 

@@ -19,7 +19,6 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngin
 
 from rapo_rllib.errors import EngineError
 from rapo_rllib.settings import EngineSettings
-from rapo_rllib.weights.packing import digest
 from rapo_rllib.weights.vllm_transfer import EnvRunnerClient, PolicySource, transfer
 
 
@@ -112,7 +111,6 @@ def test_every_version_arrives(engine: Any, model: Any) -> None:
                 parameter.mul_(1.3)
         sender.send_weights()
         engine.weights.confirm(version)
-        assert engine.weights.received == source.digests == {n: digest(w) for n, w in learner.named_parameters()}
         assert engine.policy_version == version
         assert engine.score([sequence])[0] == pytest.approx(logprobs(learner, sequence), abs=1e-4)
         assert engine.score([sequence])[0] != pytest.approx(logprobs(model, sequence), abs=1e-2)

@@ -8,7 +8,7 @@ import pytest
 import ray
 import torch
 
-from rapo_rllib.weights.packing import digest, unpack_weights
+from rapo_rllib.weights.packing import unpack_weights
 from rapo_rllib.weights.publisher import Publication, WeightSender, publish
 
 WEIGHTS = {"w": torch.tensor([1.0, 1 / 3]), "b": torch.ones(2, 2)}
@@ -40,7 +40,6 @@ def test_an_engine_that_was_restarted_is_connected_anew(monkeypatch: pytest.Monk
 def test_in_another_process_by_the_object_store(ray_session: None) -> None:
     """A reference crosses processes, rounded weights do not until they are loaded."""
     publication = publish(WEIGHTS, 3, torch.bfloat16)
-    assert publication.digests == {name: digest(tensor.bfloat16()) for name, tensor in WEIGHTS.items()}
     assert publication.num_bytes == 12 and len(ray.cloudpickle.dumps(publication)) < 2000
 
     @ray.remote

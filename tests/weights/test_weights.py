@@ -33,10 +33,8 @@ def test_later_updates_do_not_reach_the_copy(dtype: torch.dtype) -> None:
     assert unpack_weights(packed)["w"].tolist() == [1, 1]
 
 
-def test_read_only_arrays_and_wrong_tags() -> None:
+def test_read_only_arrays_are_copied() -> None:
     array = np.ones(2, dtype=np.int16)
     array.flags.writeable = False
     unpack_weights({"w": ("bfloat16", array)})["w"].zero_()
     assert array.tolist() == [1, 1]
-    with pytest.raises(ValueError, match="weight 'w' is tagged bfloat16: expected an array of int16, got float32"):
-        unpack_weights({"w": ("bfloat16", np.ones(2, dtype=np.float32))})

@@ -65,7 +65,6 @@ class RunnerStream:
     def __init__(self, env_runner: Any, observer: EpisodeObserver | None) -> None:
         self._env_runner, self._observer = env_runner, observer
         self._stream = RolloutStream(env_runner.loop, observer)
-        self._view: BufferView | None = None
         self._waiting: list[tuple[int, Question]] = []  # for whole weights
 
     def work(self, order: Order) -> Answer:
@@ -95,7 +94,7 @@ class RunnerStream:
         logged = [] if self._observer is None else [runner.metrics.reduce()]
         under_way = [*stream.under_way, *(place for place, _ in self._waiting)]
         stats, num_requests = stream.stats.take(), runner.engine.num_unfinished
-        name, version = runner.engine_name().unique, runner.policy_version
+        name, version = runner.engine_name(), runner.policy_version
         return Answer(name, version, complete, under_way, num_requests, stats, logged)
 
     def close(self) -> None:
@@ -104,6 +103,5 @@ class RunnerStream:
 
     def _set_view(self, view: BufferView | None) -> None:
         """On the thread that searches: a search that is under way has the buffer to itself."""
-        if view is not None and view is not self._view and self._env_runner.loop.retriever is not None:
+        if view is not None and self._env_runner.loop.retriever is not None:
             self._env_runner.loop.search_thread.submit(self._env_runner.set_buffer_view, view).result()
-            self._view = view

@@ -10,12 +10,11 @@ import logging
 import os
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import EngineError, RequestError
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
-from rapo_rllib.rollout.vllm.arguments import engine_arguments
-from rapo_rllib.rollout.vllm.last_token import lacking, sample_one_more
+from rapo_rllib.rollout.vllm.last_token import sample_one_more
 from rapo_rllib.rollout.vllm.weights import EngineWeights
 from rapo_rllib.settings import EngineSettings, ModelSettings
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def _set_environment(settings: EngineSettings) -> None:
+def _set_environment() -> None:
     """vLLM reads these when it is imported; what the user has set stays, but for the process of its core."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it warns of intended things
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
@@ -36,6 +35,7 @@ def _set_environment(settings: EngineSettings) -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # its core in this process, whose loop steps it
 
 
+CPU_BLOCK = 32  # tokens; of vLLM's 128 most of a short prompt stays outside the prefix cache, which holds full blocks only
 FIRST = -1  # priority of what is scored; of a trajectory's requests it is 0
 
 
@@ -51,9 +51,8 @@ class VLLMEngine:
         seed: int = 0,
         weight_transfer: str | None = None,  # backend of vLLM's own weight transfer: nccl or ipc
         trained: ModelSettings | None = None,  # how the learner trains it: with LoRA, adapters are loaded in place of weights
-        keeps_running: bool = False,  # requests go on when weights change; False: they are ended
     ) -> None:
-        _set_environment(settings)
+        _set_environment()
         from vllm import EngineArgs, LLMEngine
         from vllm.platforms import current_platform
 
@@ -64,7 +63,6 @@ class VLLMEngine:
             seed=seed,
             weight_transfer=weight_transfer,
             on_cpu=current_platform.is_cpu(),
-            by_priority=keeps_running,
         )
         gc.freeze()  # else its collections of garbage look through all that was imported, for seconds; it thaws when it ends
         try:
@@ -74,22 +72,14 @@ class VLLMEngine:
         except Exception as error:
             gc.unfreeze()
             raise EngineError(f"vLLM could not start with model {model_path!r}: {error}") from error
-        self._start_recording()
+        self._engine.collective_rpc("start_recording")
         if trained is not None and trained.lora is not None:
             self._engine.collective_rpc("merge_adapters", args=(trained.lora.scaling, trained.dtype))
         in_process = settings.tensor_parallel_size == 1
-        self.weights = EngineWeights(self._engine, in_process, None if keeps_running else self._abort_all)
+        self.weights = EngineWeights(self._engine, in_process)
         self._tokenizer = self._engine.get_tokenizer()
-        self._keeps_running = keeps_running
         self._finished_beside: list[RequestOutput] = []  # while sequences were scored
         self._scored = 0
-        self._running: set[str] = set()  # ids of requests
-
-    def _start_recording(self) -> None:
-        missing = next(filter(None, self._engine.collective_rpc("start_recording")), "") or lacking(self._engine)
-        if missing:
-            self.close()
-            raise EngineError(f"logprobs and entropies cannot be recorded with this version of vLLM: it has no {missing}")
 
     @property
     def policy_version(self) -> int:
@@ -109,7 +99,6 @@ class VLLMEngine:
         prompt = {"prompt_token_ids": list(request.token_ids)}
         try:
             internal_id = self._engine.add_request(request.request_id, prompt, _sampling_params(request))
-            self._running.add(request.request_id)
             if request.final_stop is not None:
                 sample_one_more(self._engine, internal_id, request.final_stop, request.max_tokens)
         except (VLLMClientError, ValueError) as error:
@@ -122,7 +111,6 @@ class VLLMEngine:
         try:
             beside, self._finished_beside = self._finished_beside, []
             finished = [*beside, *(output for output in self._engine.step() if output.finished)]
-            self._running.difference_update(output.request_id for output in finished)
             return [self._completion(output, record) for output, record in self._with_records(finished)]
         except Exception as error:
             raise EngineError(f"vLLM failed in a step with {self.num_unfinished} requests: {error}") from error
@@ -161,39 +149,28 @@ class VLLMEngine:
             versions=versions,
         )
 
-    def _abort_all(self) -> int:
-        running = list(self._running)
-        self.abort(running)
-        return len(running)
-
     def abort(self, request_ids: Sequence[str]) -> None:
         """Forget requests, and what was recorded of them."""
         if not request_ids:
             return
         self._finished_beside = [output for output in self._finished_beside if output.request_id not in set(request_ids)]
         self._engine.abort_request(list(request_ids))
-        self._running.difference_update(request_ids)
         self._engine.collective_rpc("take_records", args=(list(request_ids), [0] * len(request_ids)))
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Teacher-forced logprob of every token but the first of each sequence, nats, at temperature 1.
 
-        Requests that weights may change under go on beside it; they come after it, should the engine have no room for both.
+        Running requests go on beside it; they come after it, should the engine have no room for both.
         """
         from vllm import SamplingParams
 
         self.weights.check()
-        if self.num_unfinished and not self._keeps_running:
-            raise EngineError(f"score() needs an idle engine, but {self.num_unfinished} requests are running")
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         names = []
         for sequence in sequences:
             self._scored += 1
             names.append(f"score-{self._scored}")
-            self._running.add(names[-1])
-            self._engine.add_request(
-                names[-1], {"prompt_token_ids": list(sequence)}, params, priority=FIRST if self._keeps_running else 0
-            )
+            self._engine.add_request(names[-1], {"prompt_token_ids": list(sequence)}, params, priority=FIRST)
         results: dict[str, list[float]] = {}
         while len(results) < len(names):
             for output in self._engine.step():
@@ -201,12 +178,52 @@ class VLLMEngine:
                     results[output.request_id] = _prompt_logprobs(output)
                 elif output.finished:
                     self._finished_beside.append(output)
-        self._running.difference_update(names)
         return [results[name] for name in names]
 
     def close(self) -> None:
         """Free the engine's memory and processes."""
         self._engine.engine_core.shutdown()
+
+
+def engine_arguments(
+    model_path: str,
+    settings: EngineSettings,
+    *,
+    max_model_len: int,
+    seed: int = 0,
+    weight_transfer: str | None = None,
+    on_cpu: bool = False,
+) -> dict[str, Any]:
+    """Fields of ``vllm.EngineArgs``; those of ``engine.extra`` come last. It needs no GPU, so that a test can read them."""
+    arguments: dict[str, Any] = {
+        "model": model_path,
+        "dtype": settings.dtype,
+        "max_num_seqs": settings.max_num_seqs,
+        "max_model_len": max_model_len,
+        "gpu_memory_utilization": settings.gpu_memory_utilization,
+        "tensor_parallel_size": settings.tensor_parallel_size,
+        "enforce_eager": settings.enforce_eager,
+        "enable_sleep_mode": settings.sleep,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "raw_logprobs",  # of greedy and scored tokens; those of sampled ones are our recorder's
+        "logits_processors": ["rapo_rllib.rollout.vllm.recorder:TokenRecorder"],
+        "worker_extension_cls": "rapo_rllib.rollout.vllm.worker.PolicyWorker",
+        "generation_config": "vllm",  # a model's own sampling defaults would change the distribution
+        "seed": seed,
+        "scheduling_policy": "priority",  # what is scored comes before running requests; those come in turn
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+    }
+    if settings.tensor_parallel_size > 1:
+        # Inside a placement group, where Tune puts every trial, vLLM would start its workers by Ray, which needs bundles of one
+        # GPU each; an env runner's has all of them.
+        arguments["distributed_executor_backend"] = "mp"
+    if on_cpu:
+        arguments["block_size"] = CPU_BLOCK
+        arguments["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * 2**30)
+    if weight_transfer is not None:
+        arguments["weight_transfer_config"] = {"backend": weight_transfer}
+    return {**arguments, **settings.extra}
 
 
 def _sampling_params(request: GenerationRequest) -> SamplingParams:

@@ -13,14 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vllm import LLMEngine
 
-REQUEST_STATES = "request_states"
-
-
-def lacking(engine: LLMEngine) -> str:
-    """The part that this version of vLLM lacks for it, "" if none."""
-    processor = getattr(engine, "output_processor", None)
-    return "" if hasattr(processor, REQUEST_STATES) else f"{type(engine).__name__}.output_processor.{REQUEST_STATES}"
-
 
 def sample_one_more(engine: LLMEngine, internal_id: str, final_stop: str, max_tokens: int) -> None:
     """Let a request that was just added go on by one token behind ``final_stop``, unless that is its last token anyway."""

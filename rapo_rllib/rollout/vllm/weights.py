@@ -3,29 +3,23 @@
 From the moment that a load begins until it is confirmed the engine computes nothing: a load that failed half-way, or whose
 error that was caught, cannot end in a rollout with weights of no version.
 
-Requests that run meanwhile are ended, or they go on with the new weights: the scheduler is paused, the weights are swapped,
-and every running request computes all its tokens so far again. So each token is sampled by one version, given the whole
-history as that version sees it.
+Requests that run meanwhile go on with the new weights: the scheduler is paused, the weights are swapped, and every running
+request computes all its tokens so far again. So each token is sampled by one version, given the whole history as that version
+sees it.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rapo_rllib.errors import EngineError, WeightSyncError
-from rapo_rllib.weights.packing import Digests, differing
 
 if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
-
-logger = logging.getLogger(__name__)
-
-_RESETS = 3  # tries to clear the prefix cache
 
 
 class EngineWeights:
@@ -34,13 +28,11 @@ class EngineWeights:
     Args:
         engine: vLLM's.
         in_process: the model is in this process.
-        end_requests: ends all that run; returns how many there were. None: they go on with the new weights.
     """
 
-    def __init__(self, engine: LLMEngine, in_process: bool, end_requests: Callable[[], int] | None) -> None:
-        self._engine, self._in_process, self._end_requests = engine, in_process, end_requests
+    def __init__(self, engine: LLMEngine, in_process: bool) -> None:
+        self._engine, self._in_process = engine, in_process
         self.version = 0  # of the policy's weights
-        self.received: Digests = {}  # of what it was given last: weights, or adapters, under the names they came with
         self._undefined = ""  # why the weights are no policy's
         self._asleep = False
         self._cache_asleep = False  # the weights are awake, their cache is not
@@ -68,8 +60,7 @@ class EngineWeights:
 
     def _begin(self, undefined: str) -> None:
         self._undefined = undefined
-        if self._end_requests is None:
-            self._core.pause_scheduler("keep", False)
+        self._core.pause_scheduler("keep", False)
 
     @property
     def _core(self) -> Any:
@@ -83,21 +74,13 @@ class EngineWeights:
         return not self._undefined
 
     def _check_loaded(self, version: int) -> None:
-        """Raise ``WeightSyncError`` unless all workers were given the same, and hold it."""
-        settled = self._engine.collective_rpc("finalize_weights")
-        self.received = settled[0][2]
-        for missing, stale, received in settled:
-            if wrong := differing(self.received, received):  # the learner compares those of one
+        """Raise ``WeightSyncError`` unless all workers were given something for every parameter."""
+        for missing in self._engine.collective_rpc("finalize_weights"):
+            if missing:
                 raise WeightSyncError(
-                    f"weight version {version}: the engine's workers were given different weights: {len(wrong)} tensors "
-                    f"({', '.join(wrong[:3])}, ...)"
+                    f"weight version {version}: {len(missing)} parameters of the engine received nothing "
+                    f"({', '.join(missing[:3])}, ...)"
                 )
-            for names, problem in ((missing, "received nothing"), (stale, "do not hold what they were given")):
-                if names:
-                    shown = ", ".join(names[:3])
-                    raise WeightSyncError(
-                        f"weight version {version}: {len(names)} parameters of the engine {problem} ({shown}, ...)"
-                    )
 
     def sleep(self) -> None:
         """Free the memory of weights and cache until ``wake()``; the engine must be idle. Without effect on a CPU."""
@@ -127,31 +110,14 @@ class EngineWeights:
         """Declare the loaded weights to be ``version``, and drop the prefix cache of the previous version.
 
         Raises:
-            WeightSyncError: a parameter received nothing, or does not hold what it was given; or prefixes are still in use.
+            WeightSyncError: a parameter received nothing, or vLLM could not forget prefixes.
         """
         self._check_loaded(version)
         if self._cache_asleep:
             self._engine.wake_up(["kv_cache"])
             self._cache_asleep = False
-        self._forget_prefixes(version)
+        if not self._engine.reset_prefix_cache(reset_running_requests=True):
+            raise WeightSyncError(f"weight version {version}: the prefix cache could not be cleared under running requests")
         self._engine.collective_rpc("record_version", args=(version,))
-        if self._end_requests is None:
-            self._core.resume_scheduler()
+        self._core.resume_scheduler()
         self.version, self._undefined = version, ""
-
-    def _forget_prefixes(self, version: int) -> None:
-        """vLLM forgets none, and says so by False, while any request holds blocks of its cache; it can take those back."""
-        if self._end_requests is None:
-            if not self._engine.reset_prefix_cache(reset_running_requests=True):
-                raise WeightSyncError(f"weight version {version}: the prefix cache could not be cleared under running requests")
-            return
-        if ended := self._end_requests():
-            logger.warning("%d requests still ran when weight version %d came; they were ended", ended, version)
-        for _ in range(_RESETS):
-            if self._engine.reset_prefix_cache():
-                return
-            self._engine.step()  # lets go of what ended requests held
-        raise WeightSyncError(
-            f"weight version {version}: the engine's prefix cache is still in use after {_RESETS} tries, and could not be "
-            "cleared of the previous version's values"
-        )

@@ -6,7 +6,7 @@ Mixed into vLLM's worker class by ``worker_extension_cls``, so that ``collective
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,9 @@ import torch
 from rapo_rllib.models.lora import merged_weights
 from rapo_rllib.rollout.vllm.late_values import TokenRecord
 from rapo_rllib.rollout.vllm.recorder import TokenRecorder
-from rapo_rllib.rollout.vllm.watch import LoadWatch
-from rapo_rllib.weights.packing import Digests, digest
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-
-SAMPLING_MODULE = "topk_topp_sampler"
 
 
 def _is_no_rounding(record: logging.LogRecord) -> bool:
@@ -38,10 +34,10 @@ class PolicyWorker:
 
     model_runner: Any
     vllm_config: VllmConfig
+    _load: Callable[[Iterable[tuple[str, torch.Tensor]]], set[str]]  # the model's own
     _recorder: TokenRecorder
-    _watch: LoadWatch | None = None
     _merge: tuple[float, torch.dtype] | None = None  # scaling of adapters, and dtype of the base that they were trained with
-    _adapters: Digests  # of those that came last
+    _loaded: set[str] | None = None  # parameters that took something since the load began; None: none has begun
 
     def merge_adapters(self, scaling: float, base_dtype: str) -> None:
         """Take LoRA adapters from now on: they are added to the model's weights on disk."""
@@ -57,14 +53,16 @@ class PolicyWorker:
 
     def begin_load(self) -> None:
         """Note what the model is given from now on."""
-        self._loads().begin()
+        if self._loaded is None:
+            model = self.model_runner.get_model()
+            self._load, model.load_weights = model.load_weights, self._load_and_note
+        self._loaded = set()
 
-    def _loads(self) -> LoadWatch:
-        """The watch that notes it; before the first load it finds out what can be compared."""
-        if self._watch is None:
-            self._watch = LoadWatch(self.model_runner.get_model())
-            self._watch.calibrate(self._base_weights())
-        return self._watch
+    def _load_and_note(self, stream: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        names: set[str] = self._load(stream)
+        assert self._loaded is not None
+        self._loaded |= names
+        return names
 
     def load_policy_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Load checkpoint-named weights, or adapters, in place; ``finalize_weights`` tells what became of them."""
@@ -75,42 +73,31 @@ class PolicyWorker:
         self.begin_load()
         stream: Iterable[tuple[str, torch.Tensor]] = weights.items()
         if self._merge is not None:
-            self._adapters = {name: digest(tensor) for name, tensor in weights.items()}
             device = next(self.model_runner.get_model().parameters()).device
             stream = merged_weights(self._base_weights(), weights, *self._merge, device)
         with set_current_vllm_config(self.vllm_config):
             self.model_runner.reload_weights(weights_iterator=iter(stream))
 
-    def finalize_weights(self) -> tuple[list[str], list[str], Digests]:
+    def finalize_weights(self) -> list[str]:
         """Make anew what is derived from weights, however those came.
 
         Returns:
-            Parameters that received nothing (vLLM only warns of them; a tied LM head may be among them: see
-            ``_repack_tied_head``), and those that do not hold what they were given; digests of what came.
+            Parameters that received nothing. vLLM only warns of them; a tied LM head may be among them: see
+            ``_repack_tied_head``.
         """
-        model, watch = self.model_runner.get_model(), self._loads()
+        model = self.model_runner.get_model()
         _repack_tied_head(model)
-        missing = {name for name, _ in model.named_parameters()} - watch.loaded - _tied_names(model)
-        report = sorted(missing), watch.stale(), watch.received if self._merge is None else self._adapters
-        watch.begin()
-        return report
+        return sorted({name for name, _ in model.named_parameters()} - (self._loaded or set()) - _tied_names(model))
 
     def load_policy_weights_file(self, path: str) -> None:
         """Load weights from a file of ``torch.save``, which is mapped, not read."""
         self.load_policy_weights(torch.load(path, mmap=True, map_location="cpu"))
 
-    def start_recording(self) -> str:
-        """Attach the recorder to what samples; returns what this version of vLLM lacks for that, "" if nothing."""
-        sampling = getattr(getattr(self.model_runner, "sampler", None), SAMPLING_MODULE, None)
-        if not isinstance(sampling, torch.nn.Module):
-            return f"{type(self.model_runner).__name__}.sampler.{SAMPLING_MODULE}"
-        processors = getattr(getattr(self.model_runner, "input_batch", None), "logitsprocs", None)
-        found = [processor for processor in getattr(processors, "all", ()) if isinstance(processor, TokenRecorder)]
-        if not found:
-            return f"{TokenRecorder.__name__} in {type(self.model_runner).__name__}.input_batch.logitsprocs"
-        self._recorder = found[0]
-        self._recorder.watch(sampling)
-        return ""
+    def start_recording(self) -> None:
+        """Attach the recorder to what samples."""
+        processors = self.model_runner.input_batch.logitsprocs.all
+        (self._recorder,) = [processor for processor in processors if isinstance(processor, TokenRecorder)]
+        self._recorder.watch(self.model_runner.sampler.topk_topp_sampler)
 
     def record_version(self, version: int) -> None:
         """Set the version of the weights that samples the tokens from now on."""
