@@ -15,7 +15,7 @@ from typing import Any
 from rapo_rllib.errors import RequestError
 from rapo_rllib.protocol.calls import JSON, CallReader, MakeReader, ReadCalls, expected_form, read_json, read_object
 from rapo_rllib.protocol.chat import end_ids, said_before, template_end_ids
-from rapo_rllib.protocol.parsers import HARMONY, choose_parser, is_harmony, read_harmony, reader_of
+from rapo_rllib.protocol.parsers import choose_parser, reader_of
 from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, tool_message
 from rapo_rllib.protocol.thoughts import Thoughts
@@ -85,9 +85,6 @@ class NativeProtocol:
 
     def _reader(self, make_reader: MakeReader | None, schemas: Sequence[Schema]) -> CallReader:
         asked = self.settings.tool_parser
-        if asked == "auto" and is_harmony(str(self.tokenizer.chat_template)):
-            self.parser = HARMONY
-            return read_harmony
         self.parser = JSON if asked == "auto" or make_reader is None else asked  # named, it is tried before an agent has tools
         if self._game and not schemas:
             return ReadCalls
@@ -198,10 +195,9 @@ class NativeProtocol:
         safe: Message = self._guard.safe_schema(message)
         if message["role"] != "assistant":
             return safe
-        refused = self.parser == HARMONY and message["content"] and message.get("tool_calls")  # thoughts beside both
         if thoughts:
             thoughts = self._thoughts.tagged(self._begun + thoughts, self.settings.think_tag)
-        return {**safe, **self._parts((thoughts if self._writes_thoughts and not refused else "") + message["content"])}
+        return {**safe, **self._parts((thoughts if self._writes_thoughts else "") + message["content"])}
 
     def turns(self, messages: Sequence[Message], ended: bool) -> Piece:
         """Turns of others behind one of the policy's, which is ended where it did not end itself."""

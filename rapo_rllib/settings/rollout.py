@@ -137,7 +137,7 @@ class ProtocolSettings(Knobs):
     )
     tool_parser: str = knob(
         "auto",
-        "parser of calls with `native`: one of vLLM's tool parsers, `json` (a turn of plain JSON), or `harmony` (gpt-oss); "
+        "parser of calls with `native`: one of vLLM's tool parsers, or `json` (a turn of plain JSON); "
         "`auto`: the first that reads back a call as the chat template writes it",
     )
     show_retrieved: Literal["turn", "tags"] = knob(

@@ -298,41 +298,6 @@ def test_a_thought_may_begin_in_the_opening(tokenizers: dict[str, Any], said: st
     assert (turn.answer is None) == ("<answer>" not in record) and bool(turn.calls) == ("<calculator>" in record)
 
 
-THOUGHT = "<|channel|>analysis<|message|>Add.<|end|><|start|>assistant"
-HARMONY_CALL = '<|channel|>commentary to=functions.calculator <|constrain|>json<|message|>{"expression": "3 + 5"}'
-
-
-@pytest.mark.parametrize(
-    ("said", "record", "problem"),
-    [
-        (THOUGHT + HARMONY_CALL, "<think>Add.</think><calculator>3 + 5</calculator>", ""),
-        (
-            f" to=functions.calculator{HARMONY_CALL.replace(' to=functions.calculator', '')}",
-            "<calculator>3 + 5</calculator>",
-            "",
-        ),
-        (
-            "<|channel|>commentary<|message|>I add.<|end|><|start|>assistant" + HARMONY_CALL,
-            "I add.\n<calculator>3 + 5</calculator>",
-            "",
-        ),
-        (HARMONY_CALL[:-1], "", "are no JSON"),
-        (HARMONY_CALL.partition("<|message|>")[0], "", "could not be read: a call is written like to=functions"),
-        (THOUGHT + "<|channel|>final<|message|>8", "<think>Add.</think><answer>8</answer>", ""),
-        ("<|channel|>analysis<|message|>Add.", "<think>Add.", ""),
-    ],
-)
-def test_turns_in_harmony(smollm2: Path, said: str, record: str, problem: str) -> None:
-    """Of gpt-oss: channels are thoughts, calls and answers, and what is written back is read as it was."""
-    tokenizer = tokenizer_for(next(one for one in RELEASED if one.template == "gptoss"), smollm2)
-    chat = made(tokenizer)
-    assert [tokenizer.decode([end]) for end in chat.end_ids] == ["<|return|>", "<|call|>"], "a thought ends none"
-    turn = read(chat, said)
-    assert turn.record == record and bool(problem) == any(call.problem for call in turn.calls)
-    assert all(problem in call.problem for call in turn.calls)
-    assert chat.written("<think>Add.</think><answer>8</answer>").text == THOUGHT + "<|channel|>final<|message|>8<|return|>"
-
-
 def test_a_template_may_open_no_turn_behind_a_result(smollm2: Path) -> None:
     """Of Gemma 4: the turn that called goes on, and a user's turn, a retrieved step say, is followed by an opening."""
     tokenizer = tokenizer_for(next(one for one in RELEASED if one.template == "gemma4"), smollm2)

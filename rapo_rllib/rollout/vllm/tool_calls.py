@@ -102,7 +102,7 @@ def _parser_class(parser: str) -> Any:
     if parser not in known:
         hint = "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(parser, known, n=1, cutoff=0.5))
         raise ValueError(
-            f"protocol.tool_parser = {parser!r}: is no tool parser of this vLLM{hint}; it has {', '.join(known)}; 'auto', "
-            "'json' and 'harmony' are ours"
+            f"protocol.tool_parser = {parser!r}: is no tool parser of this vLLM{hint}; it has {', '.join(known)}; 'auto' "
+            "and 'json' are ours"
         )
     return ToolParserManager.get_tool_parser(parser)
