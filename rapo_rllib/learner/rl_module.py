@@ -23,7 +23,6 @@ from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 from rapo_rllib.batching.packing import PackedRow
 from rapo_rllib.learner.adapters import Adapters
 from rapo_rllib.learner.fsdp import CallModel, ShardedModel, call_model
-from rapo_rllib.learner.identity import base_checksum
 from rapo_rllib.learner.rounding import rounded
 from rapo_rllib.models.activation_checkpointing import compile_layers, enable_checkpointing
 from rapo_rllib.models.devices import resolved_dtype
@@ -66,8 +65,6 @@ class CausalLMRLModule(TorchRLModule):
         self.engine_dtype: torch.dtype = getattr(torch, job.engine.dtype)
         self.with_weights: bool = self.model_config.get(WITH_WEIGHTS, True)
         self.language_model = load_causal_lm(self.settings, self.with_weights)
-        # now: at a checkpoint the files may have gone
-        self.base = base_checksum(self.settings.name_or_path) if self.with_weights else 0
         self.language_model.config.use_cache = False
         lora = self.settings.lora
         self.adapters = None if lora is None else Adapters(self.language_model, lora)
