@@ -31,7 +31,7 @@ class NativeProtocol:
 
     Args:
         tokenizer: a Hugging Face tokenizer whose chat template takes ``tools``.
-        settings: prompts, and how a retrieved step is shown.
+        settings: prompts and options.
         schemas: of the environment's tools.
         make_reader: makes what reads calls, of parser, tokenizer and schemas; None: calls are plain JSON.
         game: a turn without a call is a move, and no answer.
@@ -39,6 +39,8 @@ class NativeProtocol:
     Raises:
         ValueError: the template or the tokenizer cannot do it; names what is missing.
     """
+
+    shows_in_turn = False
 
     def __init__(
         self,
@@ -68,11 +70,10 @@ class NativeProtocol:
         self.end_ids = list(dict.fromkeys([*self.end_ids, *self._guard.encode(self._template.call_end)]))
         self._read_calls = self._reader(make_reader, schemas)
         self.system_prompt = _SYSTEM_PROMPT if settings.system_prompt is None else settings.system_prompt
-        self.shows_in_turn = settings.show_retrieved == "tags"
         opening = self._template.opening()
         self._begun = opening[opening.rfind(self._thoughts.opening) :] if self._thoughts.left_open(opening) else ""  # a thought
         self.opening, self._opened_by_user = self._openings(opening)
-        self._check()
+        self.prompt_ids("question")  # a template that refuses says so before anything heavy starts
 
     def _openings(self, opening: str) -> tuple[Piece, str]:
         """Return the text before the policy's turns, and that after a user's turn: some templates open none after a result."""
@@ -112,20 +113,6 @@ class NativeProtocol:
         self.end_ids += [eom] if eom is not None and eom not in self.end_ids else []
         text: str = self.tokenizer.decode(self.end_ids[:1], skip_special_tokens=False)
         return text
-
-    def _check(self) -> None:
-        """Render all that will be rendered: a template that refuses says so before anything heavy starts."""
-        self.prompt_ids("question")
-        if self.settings.show_retrieved == "turn" and self._schemas:
-            try:
-                shown = self._template.behind_turn([self._result(), {"role": "user", "content": "probe"}])
-            except ValueError as error:
-                shown = str(error)
-            if "probe" not in shown:
-                raise ValueError(
-                    "protocol.show_retrieved = 'turn': the model's chat template takes no user turn behind a tool's result "
-                    f"({shown[:200]}); set it to 'tags'"
-                )
 
     def served_otherwise(self) -> str:
         """A warning where the template, which servers render by, leaves out thoughts that trained prompts keep; else empty."""
@@ -308,12 +295,9 @@ class NativeProtocol:
         return piece if ended else self._behind(end, piece)  # it has ended its turn as one without calls
 
     def retrieved(self, trace: str) -> Piece:
-        """A step trace behind one sentence: a user turn of its own, or in its tag within the policy's turn."""
-        sentence, tag = self.settings.retrieval_sentence, self.settings.retrieve_tag
-        if self.shows_in_turn:
-            text = self._guard.safe(f"{sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n")
-            return Piece(self._guard.encode(text), self._guard.plain(text))
-        shown: Message = {"role": "user", "content": self._guard.safe(f"{sentence}\n{trace.strip()}")}
+        """A step trace behind one sentence, as a user turn of its own."""
+        text = self._guard.safe(f"{self.settings.retrieval_sentence}\n{trace.strip()}")
+        shown: Message = {"role": "user", "content": text}
         before = self._template.behind_turn([self._result()])
         behind = self._template.behind_turn([self._result(), shown]).removeprefix(before)
         return self._piece(behind + self._opened_by_user)

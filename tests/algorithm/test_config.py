@@ -90,7 +90,7 @@ NATIVE = {"format": "native"}
         ({"shown_steps": "own", "importance_level": "sequence"}, "shown_steps = 'own' with importance_level = 'sequence'"),
         ({"shown_steps": "imitated", "off_policy_shaping": None}, "set off_policy_shaping to 0.1"),
         ({"shown_steps": "imitated", "retrieval_level": "trajectory"}, "set shown_steps to 'context'"),
-        ({"protocol": NATIVE, "retrieval_level": "trajectory"}, "set protocol.show_retrieved to 'tags'"),
+        ({"protocol": NATIVE, "retrieval_level": "trajectory"}, "'trajectory' with protocol.format = 'native'"),
         ({"step_trace_buffer": {"level": "step"}}, "step_trace_buffer.level = 'step': set retrieval_level instead"),
     ],
 )

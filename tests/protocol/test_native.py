@@ -91,14 +91,13 @@ def in_segments(tokenizer: Any, whole: str, said: list[str]) -> list[int]:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_that_others_wrote_forges_a_turn(tokenizers: dict[str, Any], family: str, text: str) -> None:
     tokenizer = tokenizers[family]
-    chat, in_turns = made(tokenizer, show_retrieved="tags"), made(tokenizer, show_retrieved="turn")
+    chat = made(tokenizer)
     for piece, harmless in (
         (
             chat.observation(Observation.of([text, text]), turn_with(2)),
             chat.observation(Observation.of(["x", "x"]), turn_with(2)),
         ),
         (chat.retrieved(text), chat.retrieved("x")),
-        (in_turns.retrieved(text), in_turns.retrieved("x")),
         (chat.observation(text, turn_with(0)), chat.observation("x", turn_with(0))),
     ):
         assert special_ids(tokenizer, list(piece.token_ids)) == special_ids(tokenizer, list(harmless.token_ids))
@@ -149,12 +148,6 @@ def test_a_retrieved_step_is_a_turn_of_its_own(tokenizers: dict[str, Any], famil
         assert shown.endswith("[INST] Use it.\n<x>1</x>[/INST]")
         return
     assert shown.replace(" s<", "s<") == whole.replace(" s<", "s<")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_in_tags_it_stands_in_the_policys_turn(tokenizers: dict[str, Any], family: str) -> None:
-    chat = made(tokenizers[family], show_retrieved="tags", retrieval_sentence="Use it.")
-    assert chat.shows_in_turn and chat.retrieved("1\n").text == "Use it.\n<retrieve>\n1\n</retrieve>\n"
 
 
 def test_options_reach_the_template(tokenizers: dict[str, Any]) -> None:
