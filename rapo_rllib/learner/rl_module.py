@@ -18,7 +18,7 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.annotations import override
 
 from rapo_rllib.attention.forward import RowAttention, hidden_states
-from rapo_rllib.attention.probe import Passes, row_attention
+from rapo_rllib.attention.probe import row_attention
 from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 from rapo_rllib.batching.packing import PackedRow
 from rapo_rllib.learner.adapters import Adapters
@@ -90,8 +90,9 @@ class CausalLMRLModule(TorchRLModule):
         """The way of rows through the model; found out on first use, when the model is on its device."""
         call, model = self._call_model, self.language_model
         dtype = matmul_dtype(self.settings, next(model.parameters()).device)
-        passes = Passes(call, dtype, call.attempt) if isinstance(call, ShardedModel) else Passes(call, dtype)
-        return row_attention(model, self.settings.attention, passes)
+        return (
+            row_attention(model, dtype, call, call.attempt) if isinstance(call, ShardedModel) else row_attention(model, dtype)
+        )
 
     @override(TorchRLModule)
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
