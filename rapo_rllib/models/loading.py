@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
+_HUB_ID = re.compile(r"[^./~][^/]*(/[^/]+)?")
 RANDOM = ("drop", "jitter")  # in the names of a config: attn_pdrop, hidden_dropout_prob, layerdrop, router_jitter_noise
 
 
@@ -60,23 +62,16 @@ def check_model(name_or_path: str, key: str = "model.name_or_path") -> None:
         key: what the user calls it, for messages.
 
     Raises:
-        ValueError: the package of a short name is not installed, a folder is missing, or it holds no ``config.json``.
+        ValueError: the package of a short name is not installed, or there is no folder with a ``config.json``.
     """
     if name_or_path in PACKAGED_MODELS:
         _packaged_gguf(name_or_path)
         return
     folder = Path(name_or_path).expanduser()
-    if name_or_path and folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ValueError(
-                f"{key}: the folder {name_or_path!r} has no config.json, so it is no Hugging Face model. "
-                "Name the folder that save_pretrained() or RAPO.export_policy() wrote."
-            )
-    elif name_or_path and folder.exists():
-        raise ValueError(f"{key}: {name_or_path!r} is a file. Name the folder of a Hugging Face model.")
-    elif not _may_be_hub_id(name_or_path):
+    is_there = name_or_path and folder.exists()
+    if not ((folder / "config.json").is_file() if is_there else _HUB_ID.fullmatch(name_or_path)):
         raise ValueError(
-            f"{key}: there is no folder {name_or_path!r}. Name an existing folder, a Hugging Face id "
+            f"{key}: there is no folder {name_or_path!r} with a config.json. Name an existing folder, a Hugging Face id "
             f"such as 'Qwen/Qwen2.5-3B-Instruct', or one of {sorted(PACKAGED_MODELS)}."
         )
 
@@ -208,12 +203,6 @@ def _cannot_load(name_or_path: str, error: Exception) -> ValueError:
         f"model.name_or_path: {name_or_path!r} cannot be loaded ({str(error).splitlines()[0]}). Without network, name a "
         f"local folder or one of {sorted(PACKAGED_MODELS)}."
     )
-
-
-def _may_be_hub_id(name_or_path: str) -> bool:
-    """Hugging Face ids are ``name`` or ``owner/name`` and never begin like a path."""
-    parts = name_or_path.split("/")
-    return bool(name_or_path) and name_or_path[0] not in "./~" and len(parts) <= 2 and all(parts)
 
 
 def _packaged_gguf(name: str) -> Path:
