@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.endpoint.env import AgentEnv, check_begins, check_shows_tools
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.models.devices import check_build, engine_build
+from rapo_rllib.models.devices import check_build
 from rapo_rllib.models.loading import load_causal_lm, load_tokenizer
 from rapo_rllib.models.lora import check_targets
 from rapo_rllib.models.trainable import check_trainable
@@ -42,7 +42,7 @@ def check_parts(config: RAPOConfig) -> None:
     """
     _check_evaluation_config(config)
     settings, source = config.settings, config.question_source
-    check_build(settings.rllib.num_gpus_per_env_runner, engine_build())
+    check_build(settings.rllib.num_gpus_per_env_runner)
     check_model(settings)
     model = settings.model
     env = source.env_maker()()
