@@ -180,7 +180,7 @@ def test_no_local_engine_beside_remote_ones(num_env_runners: int, local: bool) -
         ({"model": {"name_or_path": "/no/such/model"}}, r"model\.name_or_path.*/no/such/model"),
         (
             {"model": {"lora": {"target_modules": ["query"]}}},
-            r"model\.lora\.target_modules: 'query' names nothing in this model; its linear layers are down_proj",
+            r"model\.lora\.target_modules: 'query' names no linear layers of this model, which are down_proj",
         ),
         ({"step_trace_buffer": {"uri": "ftp://x"}}, r"step_trace_buffer\.uri.*ftp://x"),
         ({"step_trace_buffer": {"traces": "/no/traces.jsonl"}}, r"step_trace_buffer\.traces = '/no/traces\.jsonl'"),
