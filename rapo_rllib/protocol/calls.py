@@ -19,12 +19,11 @@ _JSON_FORMS, _LIST_FORMS = (JSON, "llama3_json", "llama4_json", "xlam"), ("pytho
 _MARK = re.compile(  # with which a family begins a call, or several
     r"<[^<>\s/]{0,20}(?:tool|function)[_▁]?calls?[^<>\s]{0,20}>|<function=\w|<\|python_tag\|>|\[TOOL_CALLS\]"
 )
-XML, GLM = ("qwen3_coder", "qwen3_xml", "step3p5", "seed_oss"), ("glm45", "glm47")
+XML = ("qwen3_coder", "qwen3_xml", "step3p5", "seed_oss")
 _OWN: dict[str, tuple[str, ...]] = {  # marks of parsers; of others, all
     **dict.fromkeys((JSON, "llama3_json", "llama4_json", "pythonic", "llama4_pythonic"), ()),
-    **dict.fromkeys(("hermes", *GLM), ("<tool_call>",)),
     **dict.fromkeys(XML, ("<tool_call>", "<function=")),
-    **{"mistral": ("[TOOL_CALLS]",), "gemma4": ("<|tool_call>",), "lfm2": ("<|tool_call_start|>",)},
+    **{"hermes": ("<tool_call>",), "mistral": ("[TOOL_CALLS]",), "gemma4": ("<|tool_call>",), "lfm2": ("<|tool_call_start|>",)},
 }
 
 

@@ -63,10 +63,7 @@ class NativeProtocol:
         self._thoughts = Thoughts.of(str(tokenizer.chat_template), settings.think_tag)
         self._guard = Guard(tokenizer)
         self._end = self._end_of_turn()
-        between = tokenizer.decode(template_end_ids(tokenizer, ended=False), skip_special_tokens=False)
-        self._template = ChatTemplate(
-            tokenizer, self._guard.safe_schema(schemas), settings.template_options, self._end, between or self._end
-        )
+        self._template = ChatTemplate(tokenizer, self._guard.safe_schema(schemas), settings.template_options, self._end)
         self.end_ids = list(dict.fromkeys([*self.end_ids, *self._guard.encode(self._template.call_end)]))
         self._read_calls = self._reader(make_reader, schemas)
         self.system_prompt = _SYSTEM_PROMPT if settings.system_prompt is None else settings.system_prompt
@@ -103,7 +100,7 @@ class NativeProtocol:
             return ""
 
     def _end_of_turn(self) -> str:
-        if not (ends := template_end_ids(self.tokenizer) or template_end_ids(self.tokenizer, ended=False)):
+        if not (ends := template_end_ids(self.tokenizer)):
             raise ValueError(
                 "protocol.format = 'native': the model's chat template ends a turn with text instead of a special token, so an "
                 "observation could forge one; set protocol.format to 'tags'"

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 # vLLM's, as `auto` tries them: the most used first, and of two that read one form the one that is made for it; then ours
 ORDER = (
     *("hermes", "qwen3_coder", "llama3_json", "mistral", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4"),
-    *("glm45", "gemma4", "llama4_pythonic", "pythonic", "lfm2", "xlam", "kimi_k2", "minimax_m2", "seed_oss", "step3p5"),
+    *("gemma4", "llama4_pythonic", "pythonic", "lfm2", "xlam", "kimi_k2", "minimax_m2", "seed_oss", "step3p5"),
     *("granite4", "granite", "hunyuan_a13b", "phi4_mini_json", "internlm", "olmo3", "functiongemma", "muse_glimmer"),
     JSON,
 )

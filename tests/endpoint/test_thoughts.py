@@ -117,7 +117,6 @@ class Served:
         ("nemotron_3_nano", [2, 2]),
         ("lfm2_2_5", [2, 2]),
         ("gemma4", [2, 2]),
-        ("glm4moe", [2, 2]),
         ("qwen3_8", [4]),  # it keeps them
         ("qwen2_5", [4]),  # it has none
     ],

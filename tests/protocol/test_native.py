@@ -180,17 +180,6 @@ def test_earlier_calls_of_a_row_are_those_of_the_template(tokenizers: dict[str, 
     assert special_ids(tokenizers[family], ids) == special_ids(tokenizers[family], chat.prompt_ids("2?", harmless))
 
 
-def test_arguments_are_a_text_where_the_template_takes_them_so(tokenizers: dict[str, Any], smollm2: Path) -> None:
-    tokenizer = tokenizer_of("qwen25", smollm2)
-    tokenizer.chat_template = tokenizer.chat_template.replace(
-        "call.function.arguments | tojson", "('' + call.function.arguments)"
-    )
-    function = {"name": "calculator", "arguments": {"expression": "3 + 5"}}
-    turns = (("user", "1?"), ("assistant", "", {"tool_calls": [{"type": "function", "function": function}]}), ("tool", "8"))
-    text = tokenizer.decode(made(tokenizer).prompt_ids("2?", Question("q", "2?", turns=(*turns, ("assistant", "one")))))
-    assert '{"name": "calculator", "arguments": {"expression": "3 + 5"}}' in text
-
-
 def test_a_rows_own_schema_is_shown_in_place_of_the_jobs(tokenizers: dict[str, Any]) -> None:
     chat = made(tokenizers["qwen25"])
     own = {**WEATHER["function"], "description": "Of tomorrow."}

@@ -252,9 +252,8 @@ def test_arguments_that_are_no_object(readers: dict[str, Read]) -> None:
     assert "must be a JSON object" in call.problem
 
 
-@pytest.mark.parametrize(("parser", "end"), [("glm45", "</tool_call>"), ("gemma4", "<tool_call|>")])
-def test_what_is_cut_off_is_not_run(parser: str, end: str) -> None:
-    begin = "<|tool_call>" if "|" in end else "<tool_call>"
+def test_what_is_cut_off_is_not_run() -> None:
+    parser, begin, end = "gemma4", "<|tool_call>", "<tool_call|>"
     one, two = ("add", '{"a": "' + end + '"}'), ("add", "{}")
     assert closed_calls(f"{begin}add {end}{end}", (one,), parser) == (one,)  # quoted
     assert closed_calls(f"{begin}add {end}\n{begin}add", (two, two), parser) == (two,)

@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from rapo_rllib.protocol.calls import GLM, XML, CallReader, ReadCalls, first_mark, has_unread, looks_broken, num_marks, shielded
+from rapo_rllib.protocol.calls import XML, CallReader, ReadCalls, first_mark, has_unread, looks_broken, num_marks, shielded
 from rapo_rllib.protocol.turns import Schema
 
 logger = logging.getLogger(__name__)
 
 _MOST_MARKS = 64  # of keys and functions in a turn: parsers take minutes for one that repeats them
-_REPEATED = re.compile(r"<parameter=|<function=|<arg_key>")
+_REPEATED = re.compile(r"<parameter=|<function=")
 _PAIRS = {  # with which a call begins and ends, of parsers that take one that is cut off for a whole one
     **dict.fromkeys(XML, ("<function=", "</function>")),
-    **dict.fromkeys(GLM, ("<tool_call>", "</tool_call>")),
     "gemma4": ("<|tool_call>", "<tool_call|>"),
 }
 _TORN = re.compile(r"</parameter>(?!\s*(?:<parameter=|</function>))")
