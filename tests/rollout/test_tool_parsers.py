@@ -102,10 +102,9 @@ def test_a_malformed_call_behind_a_good_one_is_told(readers: dict[str, Read], fa
 
 
 @pytest.mark.parametrize("family", ["qwen25", "qwen3", "smollm2"])
-def test_a_text_may_hold_the_end_of_a_call(readers: dict[str, Read], family: str) -> None:
-    calls = [("weather", {"city": "</tool_call>"}), ("calculator", {"expression": "<tool_call>1</tool_call> + 2"})]
-    turn = readers[family](FAMILIES[family].calls(*calls))
-    assert [(call.name, call.arguments) for call in turn.calls] == calls
+def test_the_end_of_a_call_inside_it_is_told(readers: dict[str, Read], family: str) -> None:
+    turn = readers[family](FAMILIES[family].calls(("weather", {"city": "</tool_call>"})))
+    assert turn.answer is None and "could not be read" in turn.calls[-1].problem
 
 
 def test_a_call_in_a_thought_is_none(readers: dict[str, Read]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from rapo_rllib.protocol.calls import XML, CallReader, ReadCalls, first_mark, has_unread, looks_broken, num_marks, shielded
+from rapo_rllib.protocol.calls import XML, CallReader, ReadCalls, first_mark, has_unread, looks_broken, num_marks
 from rapo_rllib.protocol.turns import Schema
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> 
         one = made(cached, tools)
         if getattr(getattr(one, "_parser_engine", None), "reasoning_start_str", None) == "<think>":
             one.skip_reasoning_parsing = True  # thoughts are taken off: a tag that is left is text
-        return one.extract_tool_calls(shielded(text) if parser in ("hermes", "qwen3_json", "xlam") else text, request)
+        return one.extract_tool_calls(text, request)
 
     def read(text: str) -> ReadCalls:
         if len(_REPEATED.findall(text)) > _MOST_MARKS:
