@@ -52,13 +52,7 @@ class CausalLMRLModule(TorchRLModule):
 
     @override(TorchRLModule)
     def setup(self) -> None:
-        """Load the model. An ``AttributeError`` leaves as ``RuntimeError``: RLlib would report a deprecated constructor."""
-        try:
-            self._setup()
-        except AttributeError as error:
-            raise RuntimeError(f"the language model could not be set up: {error}") from error
-
-    def _setup(self) -> None:
+        """Load the model."""
         assert isinstance(self.model_config, dict), self.model_config
         job: Settings = self.model_config["settings"]
         self.settings, self._temperature = job.model, job.rollout.temperature
