@@ -196,7 +196,7 @@ class Talk:
         self._check_length(len(said) // _MOST_CHARACTERS, most, "max_response_tokens")
         if ask.text is None and chat.drops_thoughts:
             messages = self._for_template(ask.messages, thoughts)
-            text = self._rendered(chat.conversation_text, messages)
+            text = self._rendered(chat.conversation, messages).text
             if not text.startswith(sequence.text):
                 return replace(place, sequence=len(self._sequences)), self._anew(origin, thoughts, messages)
         piece = self._added(ask, place.matched, episode)

@@ -164,15 +164,8 @@ class NativeProtocol:
         Args:
             messages: turns; those of the policy may have ``thoughts``, as it wrote them.
         """
-        rendered = self._conversation(messages)
+        rendered = self._template.render([self._with_thoughts(**message) for message in messages], opening=True)
         return Piece(self._guard.encode(rendered), self._guard.plain(rendered))
-
-    def conversation_text(self, messages: Sequence[Message]) -> str:
-        """The text of the same, of which nothing is encoded."""
-        return self._guard.plain(self._conversation(messages))
-
-    def _conversation(self, messages: Sequence[Message]) -> str:
-        return self._template.render([self._with_thoughts(**message) for message in messages], opening=True)
 
     def _with_thoughts(self, thoughts: str = "", **message: Any) -> Message:
         """A message, safe, with its thoughts where the template looks for them."""
