@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.endpoint.env import AgentEnv, check_begins
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.models.devices import check_build, engine_build
+from rapo_rllib.models.devices import check_build
 from rapo_rllib.models.loading import load_causal_lm, load_tokenizer
 from rapo_rllib.models.lora import check_targets
 from rapo_rllib.models.trainable import check_trainable
 from rapo_rllib.protocol.make import check_env, make_protocol
 from rapo_rllib.protocol.native import NativeProtocol
-from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rewards import check_columns
 from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
 from rapo_rllib.settings import BufferSettings, Settings, WarmStartSettings
@@ -43,7 +42,7 @@ def check_parts(config: RAPOConfig) -> None:
     """
     _check_evaluation_config(config)
     settings, source = config.settings, config.question_source
-    check_build(settings.rllib.num_gpus_per_env_runner, engine_build())
+    check_build(settings.rllib.num_gpus_per_env_runner)
     check_model(settings)
     model = settings.model
     env = source.env_maker()()
@@ -52,10 +51,7 @@ def check_parts(config: RAPOConfig) -> None:
         check_begins(settings.off_policy)
     _check_branches(settings, env.unwrapped)
     if settings.protocol.format != "tags":  # those take any model
-        chat = make_protocol(load_tokenizer(model), settings.protocol, env, vllm_call_reader)
-        if isinstance(chat, NativeProtocol) and (otherwise := chat.served_otherwise()):
-            logger.warning(otherwise)
-        _check_rows(chat, source.questions("train"))
+        _check_template(settings, env, source.questions("train"))
     questions = source.questions("train")
     if isinstance(env.unwrapped, ToolEnv):
         check_columns(env.unwrapped.options.scorer, questions)
@@ -80,8 +76,13 @@ def _check_branches(settings: Settings, env: Any) -> None:
             )
 
 
-def _check_rows(chat: RolloutProtocol, questions: Sequence[Question]) -> None:
-    """Render what rows bring for the chat template: turns and schemas of tools."""
+def _check_template(settings: Settings, env: Any, questions: Sequence[Question]) -> None:
+    """Render what a chat template may refuse: a retrieved step, and what rows bring, turns and schemas of tools."""
+    chat = make_protocol(load_tokenizer(settings.model), settings.protocol, env, vllm_call_reader)
+    if isinstance(chat, NativeProtocol) and (otherwise := chat.served_otherwise()):
+        logger.warning(otherwise)
+    if settings.uses_retrieval:
+        chat.retrieved("a step")
     for question in questions:
         if question.turns or question.schemas:
             try:

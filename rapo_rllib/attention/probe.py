@@ -9,9 +9,7 @@ that is asked for itself: other tokens in one response must leave the others as 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,111 +24,75 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CANDIDATES = {
-    "sdpa": (RowAttention.BLOCKS, RowAttention.MASK),
-    "flex": (RowAttention.FLEX, RowAttention.MASK),
+CANDIDATES = {  # by device: FlexAttention has no backward pass on the CPU
+    "cpu": (RowAttention.BLOCKS, RowAttention.MASK),
+    "cuda": (RowAttention.FLEX, RowAttention.MASK),
 }
 # tokens of a prompt, and those that responses share and have alone. FlexAttention's blocks are of 128: its row has one that
 # the next sees as a whole, which is computed in another way, and one that begins inside a response
-SIZES = {"sdpa": (8, 4, 6), "flex": (140, 4, 50)}
+SIZES = {"cpu": (8, 4, 6), "cuda": (140, 4, 50)}
 SECOND = 1  # index of the response that is changed
 TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-3, 0.05  # relative
 GRADIENTS = 4  # times that tolerance for gradients, to which the errors of two passes come
 
 Values = dict[str, torch.Tensor]  # that a pass gives, by what they are
+Attempt = Callable[[Callable[[], Any], Callable[[], Any]], Any]
 
 
-@dataclass(frozen=True)
-class Passes:
-    """The passes of training through a model.
-
-    Args:
-        call: calls a function with the language model and further arguments.
-        dtype: of autocast; None for none.
-        attempt: returns the first of two functions' result; if that raises on one of several learners, it raises on all. The
-            second one passes through the model as often, in place of the first's passes that are left.
-    """
-
-    call: Callable[..., Any]
-    dtype: torch.dtype | None = None
-    attempt: Callable[[Callable[[], Any], Callable[[], Any]], Any] = lambda work, _: work()
-
-
-def row_attention(language_model: PreTrainedModel, requested: str = "auto", passes: Passes | None = None) -> RowAttention:
-    """The fastest way to send packed rows through this model on its device, and the model switched to it.
+@torch.no_grad()
+def row_attention(
+    language_model: PreTrainedModel,
+    dtype: torch.dtype | None = None,
+    call: Callable[..., Any] | None = None,
+    attempt: Attempt = lambda work, _: work(),
+) -> RowAttention:
+    """Find the fastest way to send packed rows through this model on its device, and switch the model to it.
 
     Args:
         language_model: on the device on which it will be used.
-        requested: ``auto`` (flex on CUDA, otherwise sdpa), ``sdpa`` or ``flex``.
-        passes: through this model; plain ones by default.
+        dtype: of autocast; None for none.
+        call: calls a function with the language model and further arguments; None: as it is.
+        attempt: returns the first of two functions' result; if that raises on one of several learners, it raises on all. The
+            second one passes through the model as often, in place of the first's passes that are left.
 
     Returns:
         The way found; ``UNSHARED``, with a warning, for a model that cannot attend along a tree.
-
-    Raises:
-        ValueError: an unknown ``requested``, or flex without CUDA.
     """
-    device = next(language_model.parameters()).device
-    if requested == "auto":
-        requested = "flex" if device.type == "cuda" else "sdpa"
-    if requested not in CANDIDATES:
-        raise ValueError(f"model.attention must be one of ['auto', 'flex', 'sdpa'], got {requested!r}")
-    if requested == "flex" and device.type != "cuda":
-        raise ValueError(
-            f"model.attention: 'flex' needs CUDA and the model is on {device.type!r}, where FlexAttention has no backward "
-            "pass. Use 'auto' or 'sdpa'."
-        )
-    probe, reasons = Probe(language_model, requested, passes), list[str]()
-    with _probing(language_model):
-        expected = probe.passes.attempt(probe.values_of_separate_sequences, probe.values_of_separate_sequences)
-        for attention in CANDIDATES[requested]:
-            reason = probe.reason_against(attention, expected)
-            if reason is None:
-                _tell(language_model, attention, reasons)
-                return attention
-            reasons.append(f"{attention}: {reason}")
+    device = "cuda" if next(language_model.parameters()).device.type == "cuda" else "cpu"
+    probe, reasons, name = Probe(language_model, device, dtype, call, attempt), list[str](), type(language_model).__name__
+    expected = attempt(probe.values_of_separate_sequences, probe.values_of_separate_sequences)
+    for attention in CANDIDATES[device]:
+        reason = probe.reason_against(attention, expected)
+        if reason is None:
+            if reasons:
+                told = (name, str(attention), "; ".join(reasons))
+                logger.warning("%s takes attention %r over packed rows, slower than it could be (%s)", *told)
+            return attention
+        reasons.append(f"{attention}: {reason}")
     logger.warning(
         "%s cannot attend along a prefix tree (%s), so trajectories are packed without sharing their prompts",
-        type(language_model).__name__,
-        "; ".join(reasons),
+        *(name, "; ".join(reasons)),
     )
     return RowAttention.UNSHARED
 
 
-def _tell(language_model: PreTrainedModel, attention: RowAttention, reasons: list[str]) -> None:
-    """Say what was found; that a faster way cannot be used is worth a warning."""
-    level, slower = (logging.WARNING, f", slower than it could be ({'; '.join(reasons)})") if reasons else (logging.INFO, "")
-    logger.log(level, "%s takes attention %r over packed rows%s", type(language_model).__name__, str(attention), slower)
-
-
-@contextmanager
-def _probing(language_model: PreTrainedModel) -> Iterator[None]:
-    """Switch dropout off in the context; gradients are computed only where they are asked for."""
-    training = language_model.training
-    language_model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        language_model.train(training)
-
-
 class Probe:
-    """A small row of random tokens, with a fork in it, and its passes through a model.
+    """A small row of random tokens, with a fork in it, and its passes through a model; see :func:`row_attention`."""
 
-    Args:
-        language_model: that is tried.
-        requested: ``sdpa`` or ``flex``.
-        passes: through it; plain ones by default.
-    """
-
-    def __init__(self, language_model: PreTrainedModel, requested: str, passes: Passes | None = None) -> None:
-        self._model = language_model
-        self.passes = passes or Passes(lambda function, *arguments: function(language_model, *arguments))
-        vocabulary, device = language_model.config.get_text_config().vocab_size, next(language_model.parameters()).device
-        sizes = SIZES[requested]
-        self.rows = {share: _row(vocabulary, share, *sizes).to(device) for share in (False, True)}
-        self._changed = _row(vocabulary, True, *sizes, change=True).to(device)
+    def __init__(
+        self,
+        language_model: PreTrainedModel,
+        device: str,
+        dtype: torch.dtype | None = None,
+        call: Callable[..., Any] | None = None,
+        attempt: Attempt = lambda work, _: work(),
+    ) -> None:
+        self._model, self._dtype, self._attempt = language_model, dtype, attempt
+        self._call = call or (lambda function, *arguments: function(language_model, *arguments))
+        vocabulary, place = language_model.config.get_text_config().vocab_size, next(language_model.parameters()).device
+        sizes = SIZES[device]
+        self.rows = {share: _row(vocabulary, share, *sizes).to(place) for share in (False, True)}
+        self._changed = _row(vocabulary, True, *sizes, change=True).to(place)
 
     def values_of_separate_sequences(self) -> Values:
         """By the model's plainest attention: of the others, some leave out what they have no kernel for, as a soft cap."""
@@ -141,7 +103,7 @@ class Probe:
         """Why the model cannot be used in this way; None if it can, and the model is left switched to it."""
         own = self._model.config._attn_implementation
         try:
-            self.passes.attempt(lambda: self._check(attention, expected), self._stand_in)
+            self._attempt(lambda: self._check(attention, expected), self._stand_in)
         except Exception as error:  # whatever a model of any origin raises at arguments that it does not know
             self._model.set_attn_implementation(own)
             return f"{type(error).__name__}: {error}".splitlines()[0]
@@ -152,7 +114,7 @@ class Probe:
         values, seen = self._values(attention), self._seen_of_siblings(attention)
         for name, found in values.items():
             wrong = float((found - expected[name]).norm() / expected[name].norm())
-            low = (self.passes.dtype or found.dtype).itemsize < 4
+            low = (self._dtype or found.dtype).itemsize < 4
             tolerance = LOW_PRECISION_TOLERANCE if low else TOLERANCE
             if not wrong < tolerance * (GRADIENTS if name == "gradients" else 1):
                 raise ArithmeticError(f"{name} differ by {wrong:.0%} from those of separate sequences")
@@ -169,14 +131,12 @@ class Probe:
     def _seen_of_siblings(self, attention: RowAttention) -> float:
         """Measure how far the other responses' states, before and behind it in the row, change with the second's tokens."""
         rows = self.rows[True], self._changed
-        before, after = (self.passes.call(self._states, attention, row)[row.trajectory_ids != SECOND] for row in rows)
+        before, after = (self._call(self._states, attention, row)[row.trajectory_ids != SECOND] for row in rows)
         return float((after - before).norm() / before.norm())
 
     def _values(self, attention: RowAttention) -> Values:
-        """Hidden states of a pass, and where one can be had the gradient of a vector that is added to all embeddings."""
-        embedding, added = _embedding(self._model), list[torch.Tensor]()
-        if embedding is None:
-            return {"hidden states": self.passes.call(self._states, attention)}
+        """Hidden states of a pass, and the gradient of a vector that is added to all embeddings."""
+        added: list[torch.Tensor] = []
 
         def add(module: Any, arguments: Any, output: torch.Tensor) -> torch.Tensor:
             if not added:  # some models look up the same tokens twice
@@ -184,9 +144,9 @@ class Probe:
             return output + added[0]
 
         with torch.enable_grad():
-            hook = embedding.register_forward_hook(add)
+            hook = self._model.get_input_embeddings().register_forward_hook(add)
             try:
-                states = self.passes.call(self._states, attention)
+                states = self._call(self._states, attention)
             finally:
                 hook.remove()
             factors = torch.randn(states.shape, generator=torch.Generator().manual_seed(0)).to(states)
@@ -196,16 +156,8 @@ class Probe:
     def _states(self, language_model: PreTrainedModel, attention: RowAttention, row: PackedRow | None = None) -> torch.Tensor:
         """Hidden states ``[N, D]`` that predict the row's loss tokens, in an order that does not depend on ``attention``."""
         row = row or self.rows[attention is not RowAttention.UNSHARED]
-        with torch.autocast(row.token_ids.device.type, self.passes.dtype, enabled=self.passes.dtype is not None):
+        with torch.autocast(row.token_ids.device.type, self._dtype, enabled=self._dtype is not None):
             return hidden_states(language_model, row, attention)[row.scored_positions[row.loss_index]]
-
-
-def _embedding(language_model: PreTrainedModel) -> Any:
-    """Return the embedding; None if the model does not name it."""
-    try:
-        return language_model.get_input_embeddings()
-    except NotImplementedError:
-        return None
 
 
 def _row(vocabulary: int, share: bool, prompt: int, common: int, own: int, change: bool = False) -> PackedRow:

@@ -226,9 +226,9 @@ def _check_warm_start(warm_start: WarmStartSettings | None) -> None:
 
 def _check_native(settings: Settings) -> None:
     """Check what chat templates have no place for."""
-    protocol, at_once = settings.protocol, settings.rollout.retrieval_level == "trajectory" and settings.uses_retrieval
-    if protocol.format == "native" and protocol.show_retrieved == "turn" and at_once:
+    at_once = settings.rollout.retrieval_level == "trajectory" and settings.uses_retrieval
+    if settings.protocol.format == "native" and at_once:
         raise ValueError(
-            "retrieval_level = 'trajectory' with protocol.show_retrieved = 'turn': before the first step there is no place for "
-            "a turn of its own; set protocol.show_retrieved to 'tags'"
+            "retrieval_level = 'trajectory' with protocol.format = 'native': before the first step there is no place for a "
+            "turn of its own; set protocol.format to 'tags'"
         )

@@ -57,11 +57,6 @@ def _check_compile(settings: Settings) -> None:
         return
     if not settings.rllib.num_gpus_per_learner:
         raise ValueError("model.compile = True with num_gpus_per_learner = 0: layers are compiled on GPUs only; leave it out")
-    if model.attention == "sdpa":
-        raise ValueError(
-            "model.compile = True with model.attention = 'sdpa': its blocks differ from row to row, and each would be "
-            "compiled; leave model.attention out"
-        )
     if model.gradient_checkpointing == "selective":
         raise ValueError(
             "model.compile = True with model.gradient_checkpointing = 'selective': results are kept by operation, and a "

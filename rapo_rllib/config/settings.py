@@ -80,9 +80,8 @@ def _on_gpu(given: Any, update: UpdateSettings) -> dict[str, Any]:
     Who asks for float32 products has float32 weights.
     """
     asked = given if isinstance(given, Mapping) else {}
-    each = asked.get("attention") == "sdpa" or asked.get("gradient_checkpointing") == "selective"
     low = asked.get("autocast_dtype", "auto") in ("auto", "bfloat16")
-    compiled = not each and update.learner_parallelism != "fsdp"
+    compiled = asked.get("gradient_checkpointing") != "selective" and update.learner_parallelism != "fsdp"
     return {"dtype": "bfloat16" if low else "float32", "compile": compiled, "logits_chunk_size": GPU_LOGITS_CHUNK}
 
 

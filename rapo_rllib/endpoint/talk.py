@@ -192,7 +192,7 @@ class Talk:
         text, most = sequence.text, episode.plan.settings.max_response_tokens
         if chat.drops_thoughts:
             messages = self._for_template(ask.messages, thoughts)
-            text = self._rendered(chat.conversation_text, messages)
+            text = self._rendered(chat.conversation, messages).text
             if not text.startswith(sequence.text):
                 return replace(place, sequence=len(self._sequences)), self._anew(origin, thoughts, messages)
         ended = episode.trajectory.token_ids[-1] in chat.end_ids

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.errors import RetrievalError
-from rapo_rllib.models.devices import check_device, cuda_problem
+from rapo_rllib.models.devices import check_device
 from rapo_rllib.models.loading import load_tokenizer, resolve_model
 from rapo_rllib.settings import Settings
 from rapo_rllib.weights.sync import VLLM_TRANSFERS
@@ -29,7 +29,7 @@ def make_engine(settings: Settings, seed: int) -> VLLMEngine:
         settings: of the job.
         seed: of requests without a seed of their own.
     """
-    check_device("num_gpus_per_env_runner", settings.rllib.num_gpus_per_env_runner, cuda_problem())
+    check_device("num_gpus_per_env_runner", settings.rllib.num_gpus_per_env_runner)
     from rapo_rllib.rollout.vllm.engine import VLLMEngine
 
     model, rollout, transfer = settings.model, settings.rollout, settings.update.weight_transfer

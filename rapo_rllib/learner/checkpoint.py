@@ -50,7 +50,7 @@ def save_training_state(
     with _alone_or_together() as no_dist:
         dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, sync_files=False), no_dist=no_dist)
     if not _rank():
-        write_identity(folder, policy.settings, policy.language_model.config, policy.base)
+        write_identity(folder, policy.settings, policy.language_model.config)
 
 
 def load_training_state(
@@ -67,8 +67,7 @@ def load_training_state(
     """
     parameters = _trained(policy)
     with ranks.raise_on_all_ranks("a look at the checkpoint"):
-        if policy.with_weights:  # others have what the first learner read
-            check_identity(folder, policy.settings, policy.language_model.config, policy.base, needs_base=needs_base)
+        check_identity(folder, policy.settings, policy.language_model.config, needs_base=needs_base)
         stored = dcp.FileSystemReader(folder).read_metadata()
         _check_names(folder, stored, parameters)
     generators = _under(stored, f"rng.{_rank()}.")

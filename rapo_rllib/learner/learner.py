@@ -43,7 +43,7 @@ from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.learner.rl_module import ENTROPIES, LOGPROBS, ROW, WITH_WEIGHTS, CausalLMRLModule
 from rapo_rllib.learner.scoring import RowScorer
 from rapo_rllib.learner.weights import LearnerWeights
-from rapo_rllib.models.devices import check_device, cuda_problem, return_free_memory
+from rapo_rllib.models.devices import check_device, return_free_memory
 from rapo_rllib.objective.inputs import LossInputs
 from rapo_rllib.objective.loss import policy_loss
 from rapo_rllib.settings import Settings
@@ -63,7 +63,7 @@ class RAPOTorchLearner(TorchLearner):
     def build(self) -> None:
         """Load the model and make its optimiser."""
         self.settings: Settings = cast(Any, self.config).settings  # of a RAPOConfig
-        check_device("num_gpus_per_learner", self.settings.rllib.num_gpus_per_learner, cuda_problem())
+        check_device("num_gpus_per_learner", self.settings.rllib.num_gpus_per_learner)
         sharded = self.distributed and self.settings.update.learner_parallelism == "fsdp"  # one learner has nothing to shard
         self._lockstep = Lockstep() if sharded else None
         super().build()

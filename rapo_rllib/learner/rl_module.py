@@ -18,12 +18,11 @@ from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.utils.annotations import override
 
 from rapo_rllib.attention.forward import RowAttention, hidden_states
-from rapo_rllib.attention.probe import Passes, row_attention
+from rapo_rllib.attention.probe import row_attention
 from rapo_rllib.batching.chunked_logprobs import logprobs_and_entropies
 from rapo_rllib.batching.packing import PackedRow
 from rapo_rllib.learner.adapters import Adapters
 from rapo_rllib.learner.fsdp import CallModel, ShardedModel, call_model
-from rapo_rllib.learner.identity import base_checksum
 from rapo_rllib.learner.rounding import rounded
 from rapo_rllib.models.activation_checkpointing import compile_layers, enable_checkpointing
 from rapo_rllib.models.devices import resolved_dtype
@@ -53,21 +52,13 @@ class CausalLMRLModule(TorchRLModule):
 
     @override(TorchRLModule)
     def setup(self) -> None:
-        """Load the model. An ``AttributeError`` leaves as ``RuntimeError``: RLlib would report a deprecated constructor."""
-        try:
-            self._setup()
-        except AttributeError as error:
-            raise RuntimeError(f"the language model could not be set up: {error}") from error
-
-    def _setup(self) -> None:
+        """Load the model."""
         assert isinstance(self.model_config, dict), self.model_config
         job: Settings = self.model_config["settings"]
         self.settings, self._temperature = job.model, job.rollout.temperature
         self.engine_dtype: torch.dtype = getattr(torch, job.engine.dtype)
         self.with_weights: bool = self.model_config.get(WITH_WEIGHTS, True)
         self.language_model = load_causal_lm(self.settings, self.with_weights)
-        # now: at a checkpoint the files may have gone
-        self.base = base_checksum(self.settings.name_or_path) if self.with_weights else 0
         self.language_model.config.use_cache = False
         lora = self.settings.lora
         self.adapters = None if lora is None else Adapters(self.language_model, lora)
@@ -93,8 +84,9 @@ class CausalLMRLModule(TorchRLModule):
         """The way of rows through the model; found out on first use, when the model is on its device."""
         call, model = self._call_model, self.language_model
         dtype = matmul_dtype(self.settings, next(model.parameters()).device)
-        passes = Passes(call, dtype, call.attempt) if isinstance(call, ShardedModel) else Passes(call, dtype)
-        return row_attention(model, self.settings.attention, passes)
+        return (
+            row_attention(model, dtype, call, call.attempt) if isinstance(call, ShardedModel) else row_attention(model, dtype)
+        )
 
     @override(TorchRLModule)
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

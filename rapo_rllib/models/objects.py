@@ -18,13 +18,11 @@ def model_path(given: Any) -> Any:
     """Write a loaded model, or (model, tokenizer), and return the folder; a name or path comes back as it is.
 
     Raises:
-        ValueError: no tokenizer is given, and there is none where the model was loaded from; or it has adapters.
+        ValueError: no tokenizer is given, and there is none where the model was loaded from.
     """
     model, tokenizer = given if isinstance(given, list | tuple) and len(given) == 2 else (given, None)
     if not hasattr(model, "save_pretrained"):
         return given
-    if hasattr(model, "merge_and_unload"):
-        raise ValueError("model.name_or_path: its folder would have the adapters alone: give model.merge_and_unload()")
     if tokenizer is None:
         from transformers import AutoTokenizer
 
@@ -46,8 +44,6 @@ def with_data_files(env_config: Mapping[str, Any]) -> dict[str, Any]:
         rows = found[key]
         if isinstance(rows, Mapping):
             raise ValueError(f"env_config.{key}: has the splits {', '.join(rows)}: give one, as {key}=data[{min(rows)!r}]")
-        if isinstance(rows, list | tuple) and any(hasattr(each, "to_parquet") for each in rows):
-            raise ValueError(f"env_config.{key}: a list is of names: write each data set with to_parquet(PATH), and give PATH")
         if hasattr(rows, "to_parquet"):
             found[key] = _data_file(rows, f"{name}.parquet")
     return found

@@ -8,7 +8,6 @@ update. Of a quantised model the engine computes with other numbers than the lea
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +41,8 @@ def check_trainable(settings: ModelSettings) -> None:
 
 def untrainable(config: PretrainedConfig) -> str:
     """Why a model of this Hugging Face config cannot be trained; "" if it can."""
-    parts = list(_parts(config))
-    experts = [f"{key} = {value}" for part in parts for key, value in vars(part).items() if _counts_experts(key, value)]
+    counts = {**vars(config), **vars(config.get_text_config())}
+    experts = [f"{key} = {value}" for key, value in counts.items() if _counts_experts(key, value)]
     if experts:
         return (
             f"is a mixture of experts ({experts[0]}): learner and engine send tokens to different experts, and what that does "
@@ -54,14 +53,6 @@ def untrainable(config: PretrainedConfig) -> str:
     if config.get_text_config() is not config:
         return f"has parts for more than texts (model_type {config.model_type!r})"
     return ""
-
-
-def _parts(config: PretrainedConfig) -> Iterator[PretrainedConfig]:
-    """A config and those within it (``text_config``, ``ffn_config``)."""
-    yield config
-    for value in vars(config).values():
-        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
-            yield from _parts(value)
 
 
 def _counts_experts(key: str, value: Any) -> bool:

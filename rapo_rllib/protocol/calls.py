@@ -12,19 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 JSON = "json"
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _FENCE = re.compile(r"\A```(?:json)?\s*(.*?)\s*```\Z", re.DOTALL)
 _BEGINS_AS_JSON = ("{", "[{", "```json")
 _JSON_FORMS, _LIST_FORMS = (JSON, "llama3_json", "llama4_json", "xlam"), ("pythonic", "llama4_pythonic", "olmo3")
 _MARK = re.compile(  # with which a family begins a call, or several
     r"<[^<>\s/]{0,20}(?:tool|function)[_▁]?calls?[^<>\s]{0,20}>|<function=\w|<\|python_tag\|>|\[TOOL_CALLS\]"
 )
-XML, GLM = ("qwen3_coder", "qwen3_xml", "step3p5", "seed_oss"), ("glm45", "glm47")
+XML = ("qwen3_coder", "qwen3_xml", "step3p5", "seed_oss")
 _OWN: dict[str, tuple[str, ...]] = {  # marks of parsers; of others, all
     **dict.fromkeys((JSON, "llama3_json", "llama4_json", "pythonic", "llama4_pythonic"), ()),
-    **dict.fromkeys(("hermes", *GLM), ("<tool_call>",)),
     **dict.fromkeys(XML, ("<tool_call>", "<function=")),
-    **{"mistral": ("[TOOL_CALLS]",), "gemma4": ("<|tool_call>",), "lfm2": ("<|tool_call_start|>",)},
+    **{"hermes": ("<tool_call>",), "mistral": ("[TOOL_CALLS]",), "gemma4": ("<|tool_call>",), "lfm2": ("<|tool_call_start|>",)},
 }
 
 
@@ -51,25 +49,6 @@ def looks_broken(text: str, parser: str) -> bool:
     as_list = parser in _LIST_FORMS and re.match(r"\s*\[\w+\(", text) is not None
     own = any(mark in text for mark in _OWN[parser]) if parser in _OWN else _MARK.search(text) is not None
     return as_json or as_list or own or _MARK.match(text.lstrip()) is not None
-
-
-def shielded(text: str) -> str:
-    r"""``text`` with the end of a call that stands inside its own JSON escaped, as JSON allows: parsers cut calls there.
-
-    >>> print(shielded('<tool_call>{"name": "say", "arguments": {"text": "</tool_call>"}}</tool_call>'))
-    <tool_call>{"name": "say", "arguments": {"text": "<\/tool_call>"}}</tool_call>
-    """
-    decoder, pieces, position = json.JSONDecoder(), [], 0
-    while (found := text.find(_OPEN, position)) >= 0:
-        begin = found + len(_OPEN)
-        begin += len(text[begin:]) - len(text[begin:].lstrip())
-        try:
-            _, end = decoder.raw_decode(text, begin)
-        except (ValueError, RecursionError):
-            end = begin
-        pieces += [text[position:begin], text[begin:end].replace(_CLOSE, _CLOSE.replace("/", "\\/"))]
-        position = end
-    return "".join(pieces) + text[position:]
 
 
 def has_unread(text: str, calls: Sequence[tuple[str, str]]) -> bool:

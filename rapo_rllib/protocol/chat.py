@@ -166,12 +166,11 @@ def end_ids(tokenizer: Any) -> list[int]:
     return list(dict.fromkeys([*template_end_ids(tokenizer), *([] if eos is None else [int(eos)])]))
 
 
-def template_end_ids(tokenizer: Any, ended: bool = True) -> list[int]:
-    """Return the special token that ends a turn in the chat template; not ``ended``: the one that begins a user's turn."""
+def template_end_ids(tokenizer: Any) -> list[int]:
+    """Return the special token that ends a turn in the chat template."""
     if not getattr(tokenizer, "chat_template", None):
         return []
     turns = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _MARK}]
-    turns += [] if ended else [{"role": "user", "content": "next"}]
     _, shown, behind = tokenizer.apply_chat_template(turns, tokenize=False).rpartition(_MARK)
     first = tokenizer.encode(behind, add_special_tokens=False)[:1] if shown else []
     return [int(token) for token in first if not tokenizer.decode([token], skip_special_tokens=True)]

@@ -15,7 +15,7 @@ from typing import Any
 from rapo_rllib.errors import RequestError
 from rapo_rllib.protocol.calls import JSON, CallReader, MakeReader, ReadCalls, expected_form, read_json, read_object
 from rapo_rllib.protocol.chat import end_ids, said_before, template_end_ids
-from rapo_rllib.protocol.parsers import HARMONY, choose_parser, is_harmony, read_harmony, reader_of
+from rapo_rllib.protocol.parsers import choose_parser, reader_of
 from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, tool_message
 from rapo_rllib.protocol.thoughts import Thoughts
@@ -31,7 +31,7 @@ class NativeProtocol:
 
     Args:
         tokenizer: a Hugging Face tokenizer whose chat template takes ``tools``.
-        settings: prompts, and how a retrieved step is shown.
+        settings: prompts and options.
         schemas: of the environment's tools.
         make_reader: makes what reads calls, of parser, tokenizer and schemas; None: calls are plain JSON.
         game: a turn without a call is a move, and no answer.
@@ -39,6 +39,8 @@ class NativeProtocol:
     Raises:
         ValueError: the template or the tokenizer cannot do it; names what is missing.
     """
+
+    shows_in_turn = False
 
     def __init__(
         self,
@@ -61,18 +63,14 @@ class NativeProtocol:
         self._thoughts = Thoughts.of(str(tokenizer.chat_template), settings.think_tag)
         self._guard = Guard(tokenizer)
         self._end = self._end_of_turn()
-        between = tokenizer.decode(template_end_ids(tokenizer, ended=False), skip_special_tokens=False)
-        self._template = ChatTemplate(
-            tokenizer, self._guard.safe_schema(schemas), settings.template_options, self._end, between or self._end
-        )
+        self._template = ChatTemplate(tokenizer, self._guard.safe_schema(schemas), settings.template_options, self._end)
         self.end_ids = list(dict.fromkeys([*self.end_ids, *self._guard.encode(self._template.call_end)]))
         self._read_calls = self._reader(make_reader, schemas)
         self.system_prompt = _SYSTEM_PROMPT if settings.system_prompt is None else settings.system_prompt
-        self.shows_in_turn = settings.show_retrieved == "tags"
         opening = self._template.opening()
         self._begun = opening[opening.rfind(self._thoughts.opening) :] if self._thoughts.left_open(opening) else ""  # a thought
         self.opening, self._opened_by_user = self._openings(opening)
-        self._check()
+        self.prompt_ids("question")  # a template that refuses says so before anything heavy starts
 
     def _openings(self, opening: str) -> tuple[Piece, str]:
         """Return the text before the policy's turns, and that after a user's turn: some templates open none after a result."""
@@ -85,9 +83,6 @@ class NativeProtocol:
 
     def _reader(self, make_reader: MakeReader | None, schemas: Sequence[Schema]) -> CallReader:
         asked = self.settings.tool_parser
-        if asked == "auto" and is_harmony(str(self.tokenizer.chat_template)):
-            self.parser = HARMONY
-            return read_harmony
         self.parser = JSON if asked == "auto" or make_reader is None else asked  # named, it is tried before an agent has tools
         if self._game and not schemas:
             return ReadCalls
@@ -105,7 +100,7 @@ class NativeProtocol:
             return ""
 
     def _end_of_turn(self) -> str:
-        if not (ends := template_end_ids(self.tokenizer) or template_end_ids(self.tokenizer, ended=False)):
+        if not (ends := template_end_ids(self.tokenizer)):
             raise ValueError(
                 "protocol.format = 'native': the model's chat template ends a turn with text instead of a special token, so an "
                 "observation could forge one; set protocol.format to 'tags'"
@@ -115,20 +110,6 @@ class NativeProtocol:
         self.end_ids += [eom] if eom is not None and eom not in self.end_ids else []
         text: str = self.tokenizer.decode(self.end_ids[:1], skip_special_tokens=False)
         return text
-
-    def _check(self) -> None:
-        """Render all that will be rendered: a template that refuses says so before anything heavy starts."""
-        self.prompt_ids("question")
-        if self.settings.show_retrieved == "turn" and self._schemas:
-            try:
-                shown = self._template.behind_turn([self._result(), {"role": "user", "content": "probe"}])
-            except ValueError as error:
-                shown = str(error)
-            if "probe" not in shown:
-                raise ValueError(
-                    "protocol.show_retrieved = 'turn': the model's chat template takes no user turn behind a tool's result "
-                    f"({shown[:200]}); set it to 'tags'"
-                )
 
     def served_otherwise(self) -> str:
         """A warning where the template, which servers render by, leaves out thoughts that trained prompts keep; else empty."""
@@ -183,25 +164,17 @@ class NativeProtocol:
         Args:
             messages: turns; those of the policy may have ``thoughts``, as it wrote them.
         """
-        rendered = self._conversation(messages)
+        rendered = self._template.render([self._with_thoughts(**message) for message in messages], opening=True)
         return Piece(self._guard.encode(rendered), self._guard.plain(rendered))
-
-    def conversation_text(self, messages: Sequence[Message]) -> str:
-        """The text of the same, of which nothing is encoded."""
-        return self._guard.plain(self._conversation(messages))
-
-    def _conversation(self, messages: Sequence[Message]) -> str:
-        return self._template.render([self._with_thoughts(**message) for message in messages], opening=True)
 
     def _with_thoughts(self, thoughts: str = "", **message: Any) -> Message:
         """A message, safe, with its thoughts where the template looks for them."""
         safe: Message = self._guard.safe_schema(message)
         if message["role"] != "assistant":
             return safe
-        refused = self.parser == HARMONY and message["content"] and message.get("tool_calls")  # thoughts beside both
         if thoughts:
             thoughts = self._thoughts.tagged(self._begun + thoughts, self.settings.think_tag)
-        return {**safe, **self._parts((thoughts if self._writes_thoughts and not refused else "") + message["content"])}
+        return {**safe, **self._parts((thoughts if self._writes_thoughts else "") + message["content"])}
 
     def turns(self, messages: Sequence[Message], ended: bool) -> Piece:
         """Turns of others behind one of the policy's, which is ended where it did not end itself."""
@@ -312,12 +285,9 @@ class NativeProtocol:
         return piece if ended else self._behind(end, piece)  # it has ended its turn as one without calls
 
     def retrieved(self, trace: str) -> Piece:
-        """A step trace behind one sentence: a user turn of its own, or in its tag within the policy's turn."""
-        sentence, tag = self.settings.retrieval_sentence, self.settings.retrieve_tag
-        if self.shows_in_turn:
-            text = self._guard.safe(f"{sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n")
-            return Piece(self._guard.encode(text), self._guard.plain(text))
-        shown: Message = {"role": "user", "content": self._guard.safe(f"{sentence}\n{trace.strip()}")}
+        """A step trace behind one sentence, as a user turn of its own."""
+        text = self._guard.safe(f"{self.settings.retrieval_sentence}\n{trace.strip()}")
+        shown: Message = {"role": "user", "content": text}
         before = self._template.behind_turn([self._result()])
         behind = self._template.behind_turn([self._result(), shown]).removeprefix(before)
         return self._piece(behind + self._opened_by_user)

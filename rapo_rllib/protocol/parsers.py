@@ -1,59 +1,26 @@
 """Choice of the parser of a model's calls: the named one, or the first that reads back a call of the chat template.
 
 ChatTemplate.sample_turn -> a call as the template writes it -> parsers in turn -> the one that finds that very call
-
-One parser is ours: of Harmony, the form of gpt-oss, messages in channels, of which one may call a tool. vLLM's own reads tokens
-of gpt-oss's vocabulary, whose files it loads from the web, and no text.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from typing import Any
 
-from rapo_rllib.protocol.calls import JSON, CallReader, MakeReader, ReadCalls, read_json, read_object
+from rapo_rllib.protocol.calls import JSON, CallReader, MakeReader, read_json, read_object
 from rapo_rllib.protocol.template import SAMPLE, SAMPLE_SCHEMA, ChatTemplate
 from rapo_rllib.protocol.thoughts import Thoughts
-
-HARMONY = "harmony"
-_RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
-
-
-def is_harmony(template: str) -> bool:
-    """Return whether a chat template writes it."""
-    return "<|channel|>final<|message|>" in template
-
-
-def read_harmony(text: str) -> ReadCalls:
-    r"""Read the messages of a turn, behind its first thought; later thoughts are left out.
-
-    >>> read_harmony('<|start|>assistant<|channel|>commentary to=functions.add <|constrain|>json<|message|>{"a": 1}').calls
-    (('add', '{"a": 1}'),)
-    """
-    content, calls, broken = [], [], False
-    for message in filter(str.strip, text.split("<|start|>assistant")):
-        header, mark, body = message.partition("<|message|>")
-        body, recipient = body.removesuffix("<|end|>"), _RECIPIENT.search(header)
-        if not mark or "<|channel|>" not in header or "<|message|>" in body:
-            broken = True
-        elif recipient is not None:
-            calls.append((recipient[1], body))
-        elif "analysis" not in header:
-            content.append(body)
-    return ReadCalls("\n".join(content), tuple(calls), broken)
-
 
 logger = logging.getLogger(__name__)
 
 # vLLM's, as `auto` tries them: the most used first, and of two that read one form the one that is made for it; then ours
 ORDER = (
     *("hermes", "qwen3_coder", "llama3_json", "mistral", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4"),
-    *("glm45", "gemma4", "llama4_pythonic", "pythonic", "lfm2", "xlam", "kimi_k2", "minimax_m2", "seed_oss", "step3p5"),
+    *("gemma4", "llama4_pythonic", "pythonic", "lfm2", "xlam", "kimi_k2", "minimax_m2", "seed_oss", "step3p5"),
     *("granite4", "granite", "hunyuan_a13b", "phi4_mini_json", "internlm", "olmo3", "functiongemma", "muse_glimmer"),
     JSON,
 )
-OWN: dict[str, CallReader] = {JSON: read_json, HARMONY: read_harmony}
 
 
 def choose_parser(asked: str, tokenizer: Any, template: ChatTemplate, thoughts: Thoughts, make_reader: MakeReader) -> str:
@@ -96,7 +63,7 @@ def choose_parser(asked: str, tokenizer: Any, template: ChatTemplate, thoughts: 
 
 def reader_of(parser: str, tokenizer: Any, schemas: Any, make_reader: MakeReader) -> CallReader:
     """Return the reader of calls of a parser, vLLM's or ours. Raises ``ValueError`` as ``make_reader`` does."""
-    return OWN[parser] if parser in OWN else make_reader(parser, tokenizer, schemas)
+    return read_json if parser == JSON else make_reader(parser, tokenizer, schemas)
 
 
 def _reads_back(said: str, read: CallReader) -> bool:

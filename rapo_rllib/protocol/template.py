@@ -8,7 +8,6 @@ tokens of its characters.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
@@ -87,25 +86,21 @@ class ChatTemplate:
         schemas: of all tools.
         options: further variables of the template, such as ``enable_thinking``.
         end: the special token that ends a turn of the policy.
-        end_between: the same where a turn follows.
 
     Raises:
         ValueError: naming what the template lacks.
     """
 
-    def __init__(
-        self, tokenizer: Any, schemas: Sequence[Schema], options: Mapping[str, Any], end: str, end_between: str
-    ) -> None:
-        self._tokenizer, self._schemas, self._options = tokenizer, list(schemas), dict(options)
-        self._end, self._end_between = end, end_between
+    def __init__(self, tokenizer: Any, schemas: Sequence[Schema], options: Mapping[str, Any], end: str) -> None:
+        self._tokenizer, self._schemas, self._options, self._end = tokenizer, list(schemas), dict(options), end
         self._mark = f"rapo{secrets.token_hex(8)}"
         self._dummy: Message = {"role": "assistant", "content": self._mark}
         self._behind_calls = self._dummy  # the same, where a tool's result follows
-        self._arguments_as_text = False  # of a call, as the template takes them
         self.call_end = end  # the token that ends a turn with calls
         if schemas:
             self._check_tools()
-            self._choose_arguments()
+            with suppress(ValueError):  # a template may take no calls at all
+                self.call_end = self._end_of_calls()
             self._choose_dummy()
 
     def render(
@@ -135,7 +130,7 @@ class ChatTemplate:
 
         try:
             text: str = self._tokenizer.apply_chat_template(
-                self._as_taken(messages),
+                list(messages),
                 tools=list(shown) or None,
                 add_generation_prompt=opening,
                 tokenize=False,
@@ -148,17 +143,6 @@ class ChatTemplate:
             ) from error
         return text
 
-    def _as_taken(self, messages: Sequence[Message]) -> list[Message]:
-        """Messages in which the arguments of calls, objects, are texts where the template takes them so."""
-        if not self._arguments_as_text:
-            return list(messages)
-        return [
-            {**message, "tool_calls": [_with_text(call) for call in message["tool_calls"]]}
-            if "tool_calls" in message
-            else message
-            for message in messages
-        ]
-
     def behind_turn(self, messages: Sequence[Message], opening: bool = False) -> str:
         """The text of turns that follow a turn of the policy: from behind the token that ends it."""
         dummy, end = self._dummy, self._end
@@ -166,8 +150,7 @@ class ChatTemplate:
             dummy, end = self._behind_calls, self.call_end
             if "tool_calls" in dummy:  # some templates take the tool's name from there
                 dummy = self.calling(Call(messages[0].get("name", SAMPLE.name), {"mark": self._mark}, SAMPLE.id))
-        behind = self.render([_QUESTION, dummy, *messages], opening=opening).rpartition(self._mark)[2]
-        return behind.partition(end if end in behind else self._end_between)[2]
+        return self.render([_QUESTION, dummy, *messages], opening=opening).rpartition(self._mark)[2].partition(end)[2]
 
     def turn(self, message: Message) -> str:
         """The text of a turn of the policy, from behind its opening to the token that ends it.
@@ -228,13 +211,6 @@ class ChatTemplate:
                 "without them); name a model whose template has them, or set protocol.format to 'tags'"
             )
 
-    def _choose_arguments(self) -> None:
-        """Most templates take the arguments of a call as an object; some write what they are given, which must be a text."""
-        for self._arguments_as_text in (False, True):
-            with suppress(ValueError):  # a template may take no calls at all
-                self.call_end = self._end_of_calls()
-                break
-
     def _end_of_calls(self) -> str:
         """The token that ends a turn with calls: the usual one, or one that the policy writes for a result to follow."""
         turns = [_QUESTION, self.calling(SAMPLE)]
@@ -269,12 +245,6 @@ class ChatTemplate:
             f"protocol.format = 'native': the model's chat template does not show what a tool returned{refused}; set "
             "protocol.format to 'tags'"
         )
-
-
-def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = call["function"]["arguments"]
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {**call, "function": {**call["function"], "arguments": text}}
 
 
 def num_common(a: Sequence[Any], b: Sequence[Any]) -> int:

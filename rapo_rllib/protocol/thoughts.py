@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_OF_FAMILIES = (("<|channel>thought", "<channel|>"), ("<|channel|>analysis<|message|>", "<|end|>"))  # Gemma 4, Harmony
+_GEMMA4 = ("<|channel>thought", "<channel|>")
 
 
 class Thoughts(NamedTuple):
@@ -18,17 +18,17 @@ class Thoughts(NamedTuple):
 
     @classmethod
     def of(cls, template: str, tag: str) -> Thoughts:
-        """Choose the marks that a chat template writes, else the protocol's tags.
+        """Choose the marks of Gemma 4 where a chat template writes them, else the protocol's tags.
 
         >>> Thoughts.of("{{ '<|channel>thought' }}", "think")
         Thoughts(opening='<|channel>thought', closing='<channel|>')
         """
-        return next((cls(*marks) for marks in _OF_FAMILIES if marks[0] in template), cls(f"<{tag}>", f"</{tag}>"))
+        return cls(*_GEMMA4) if _GEMMA4[0] in template else cls(f"<{tag}>", f"</{tag}>")
 
     @property
     def are_apart(self) -> bool:
         """Whether the template takes them as a field of the turn, not in its content."""
-        return tuple(self) in _OF_FAMILIES
+        return self == _GEMMA4
 
     def split(self, text: str, in_thought: bool) -> tuple[str, str]:
         """Split off the thoughts that a turn begins with (``in_thought``: its opening has begun one).

@@ -87,16 +87,13 @@ class ModelSettings(Knobs):
         "float32", "for a bfloat16 model: the optimiser updates float32 copies; None: the bfloat16 weights"
     )
     trust_remote_code: bool = knob(False, "run code that comes with the model's files")
-    attention: Literal["auto", "sdpa", "flex"] = knob(
-        "auto", "attention of the learner: `sdpa`, or `flex` (needs CUDA); `auto`: flex on CUDA, else sdpa"
-    )
     gradient_checkpointing: bool | Literal["selective"] = knob(
         False, "recompute activations in the backward pass; `selective`: keep matrix products"
     )
     compile: bool = knob(
         False,
         "compile the decoder layers (torch.compile, CUDA only): faster steps after minutes at the start; default on GPUs: "
-        "true, but not with `attention: sdpa`, `gradient_checkpointing: selective` or `learner_parallelism: fsdp`",
+        "true, but not with `gradient_checkpointing: selective` or `learner_parallelism: fsdp`",
     )
     logits_chunk_size: int = knob(1024, "tokens whose logits the learner computes at a time; default on GPUs: 8192", at_least=1)
     lora: LoraSettings | None = knob(None, "adapters that train instead of the weights; None: all weights train")

@@ -137,11 +137,8 @@ class ProtocolSettings(Knobs):
     )
     tool_parser: str = knob(
         "auto",
-        "parser of calls with `native`: one of vLLM's tool parsers, `json` (a turn of plain JSON), or `harmony` (gpt-oss); "
+        "parser of calls with `native`: one of vLLM's tool parsers, or `json` (a turn of plain JSON); "
         "`auto`: the first that reads back a call as the chat template writes it",
-    )
-    show_retrieved: Literal["turn", "tags"] = knob(
-        "turn", "with `native`: show a retrieved step as a user `turn`, or in `tags` in the policy's turn"
     )
     template_options: dict = knob(
         dict, "with `native`: variables of the chat template, for example `{enable_thinking: false}`", check=_check_options

@@ -83,7 +83,7 @@ NATIVE = {"format": "native"}
         ({"shown_steps": "own", "importance_level": "sequence"}, "shown_steps = 'own' with importance_level = 'sequence'"),
         ({"shown_steps": "imitated", "off_policy_shaping": None}, "set off_policy_shaping to 0.1"),
         ({"shown_steps": "imitated", "retrieval_level": "trajectory"}, "set shown_steps to 'context'"),
-        ({"protocol": NATIVE, "retrieval_level": "trajectory"}, "set protocol.show_retrieved to 'tags'"),
+        ({"protocol": NATIVE, "retrieval_level": "trajectory"}, "'trajectory' with protocol.format = 'native'"),
         ({"step_trace_buffer": {"level": "step"}}, "step_trace_buffer.level = 'step': set retrieval_level instead"),
     ],
 )
@@ -173,7 +173,7 @@ def test_no_local_engine_beside_remote_ones(num_env_runners: int, local: bool) -
         ({"model": {"name_or_path": "/no/such/model"}}, r"model\.name_or_path.*/no/such/model"),
         (
             {"model": {"lora": {"target_modules": ["query"]}}},
-            r"model\.lora\.target_modules: 'query' names nothing in this model; its linear layers are down_proj",
+            r"model\.lora\.target_modules: 'query' names no linear layers of this model, which are down_proj",
         ),
         ({"step_trace_buffer": {"uri": "ftp://x"}}, r"step_trace_buffer\.uri.*ftp://x"),
         ({"step_trace_buffer": {"traces": "/no/traces.jsonl"}}, r"step_trace_buffer\.traces = '/no/traces\.jsonl'"),

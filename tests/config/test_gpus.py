@@ -58,7 +58,6 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
         ({**WHOLE, "engine": {"sleep": True}}, "engine.sleep = True is for a GPU that engine and learner share"),
         ({**SHARED, "num_gpus_per_learner": 0, "engine": {"sleep": True}}, "engine.sleep = True is for a GPU"),
         ({"model": {"compile": True}}, "model.compile = True with num_gpus_per_learner = 0"),
-        ({**WHOLE, "model": {"compile": True, "attention": "sdpa"}}, "model.compile = True with model.attention = 'sdpa'"),
         ({**WHOLE, "model": {"compile": True, "gradient_checkpointing": "selective"}}, "model.gradient_checkpointing = 'sel"),
         (
             {**SHARED, "weight_transfer": "nccl"},
@@ -158,7 +157,6 @@ def test_defaults_follow_the_device(keys: dict[str, Any], expected: tuple[int, i
         ({}, ("float32", False)),
         (WHOLE, ("bfloat16", True)),
         ({**WHOLE, "learner_parallelism": "fsdp"}, ("bfloat16", False)),
-        ({**WHOLE, "model": {"attention": "sdpa"}}, ("bfloat16", False)),
         ({**WHOLE, "model": {"gradient_checkpointing": "selective"}}, ("bfloat16", False)),
         ({**WHOLE, "model": {"dtype": "float32", "compile": False}}, ("float32", False)),
         ({**WHOLE, "model": {"autocast_dtype": None}}, ("float32", True)),

@@ -117,8 +117,6 @@ class Served:
         ("nemotron_3_nano", [2, 2]),
         ("lfm2_2_5", [2, 2]),
         ("gemma4", [2, 2]),
-        ("glm4moe", [2, 2]),
-        ("gptoss", [2, 2]),
         ("qwen3_8", [4]),  # it keeps them
         ("qwen2_5", [4]),  # it has none
     ],
@@ -199,17 +197,6 @@ def test_a_call_that_the_template_writes_otherwise_stays_as_it_was_sampled(smoll
     found, expected = asked(served), served.expected()
     assert (found[0], found[2:]) == (expected[0], expected[2:])
     assert turns[0] in served.tokenizer.decode(found[1]) and found[1] != expected[1]
-
-
-def test_gpt_oss_writes_calls_in_another_form_than_its_template(smollm2: Path) -> None:
-    served = Served(released("gptoss", smollm2))
-    turns = [served.written(turn) for turn in served.turns]
-    sampled = "<|channel|>commentary to=functions.calculator <|constrain|>json"
-    turns = [turn.replace(" to=functions.calculator<|channel|>commentary json", sampled) for turn in turns]
-    trajectory = served.run(turns)
-    assert [len(one.steps) for one in trajectory.sequences] == [2, 2] and turns[0].count(sampled) == 1
-    assert asked(served)[2] == served.expected()[2]  # all anew
-    assert turns[0] in served.tokenizer.decode(asked(served)[1])
 
 
 def test_thoughts_that_are_empty_are_left_out_behind_a_result(smollm2: Path) -> None:

@@ -648,7 +648,7 @@ def test_a_checkpoint_that_one_learner_lacks_is_one_error_on_all(
 ) -> None:
     first, second = results_of(processes.run(2, misread, folders["llama"], tmp_path / "state"))
     assert first == second
-    assert first.startswith("a look at the checkpoint failed on 1 of 2 learners; learner 1: FileNotFoundError: ")
+    assert first.startswith("a look at the checkpoint failed on 1 of 2 learners; learner 1: CheckpointError: ")
 
 
 @pytest.mark.parametrize(("before", "after"), [slow(2, 2), (2, 4), (2, 1), (1, 2)])

@@ -217,9 +217,9 @@ def test_both_exports_load_again_and_the_live_model_stays(folder: Path, tmp_path
         (
             "llama",
             ("q_proj", "qproj"),
-            "'qproj' names nothing in this model; its linear layers are down_proj, gate_proj, k_proj",
+            "'qproj' names no linear layers of this model, which are down_proj, gate_proj, k_proj",
         ),
-        ("llama", ("embed_tokens",), "'embed_tokens' is not a linear layer"),
+        ("llama", ("embed_tokens",), "'embed_tokens' names no linear layers"),
         ("llama", ("lm_head",), "'lm_head' shares its weight with the embedding"),
         ("gpt2", "all-linear", "a GPT2LMHeadModel has no linear layers; leave model.lora out"),
     ],

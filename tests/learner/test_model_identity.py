@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from tiny_learner import build, trajectory_groups
-from tiny_models import tiny_model
 
 from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.errors import CheckpointError
-from rapo_rllib.learner.identity import IDENTITY, base_checksum, check_identity, write_identity
+from rapo_rllib.learner.identity import IDENTITY, check_identity, write_identity
 from rapo_rllib.learner.learner import RAPOTorchLearner
 from rapo_rllib.settings import LoraSettings, ModelSettings, ObjectiveSettings
 
@@ -47,34 +45,17 @@ def saved(folder: Path, state: Path, **settings: Any) -> str:
     return str(state)
 
 
-def copied(folder: Path, copy: Path, seed: int | None = None) -> Path:
-    """The same model elsewhere; with ``seed``, with the weights of another training."""
-    shutil.copytree(folder, copy)
-    if seed is not None:
-        tiny_model("llama", torch.float32, seed=seed).save_pretrained(copy)
-    return copy
-
-
 def weights(learner: RAPOTorchLearner) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in learner.policy.weights().items()}
 
 
 def test_adapters_over_another_base_are_refused_and_nothing_is_changed(folder: Path, lora_state: str, tmp_path: Path) -> None:
-    other = build(copied(folder, tmp_path / folder.name, seed=1), **LORA)
+    other = build(shutil.copytree(folder, tmp_path / "other"), **LORA)
     before = weights(other)
-    with pytest.raises(CheckpointError, match="not the same model: LoRA and kl_coeff need the very weights") as raised:
+    with pytest.raises(CheckpointError, match="not the same model: LoRA and kl_coeff need the model that") as raised:
         other.load_training_state(lora_state, 0)
-    assert repr(str(folder)) in str(raised.value) and repr(str(tmp_path / folder.name)) in str(raised.value)
+    assert repr(str(folder)) in str(raised.value) and repr(str(tmp_path / "other")) in str(raised.value)
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights(other).items()) and other._weights_seq_no == 0
-
-
-def test_the_exported_policy_is_another_base(folder: Path, tmp_path: Path) -> None:
-    """The adapters are in it already: they would be added twice."""
-    learner = trained(folder, **LORA, lr=1e-2)
-    learner.save_training_state(str(tmp_path / "state"))
-    learner.weights.export(str(tmp_path / folder.name))
-    with pytest.raises(CheckpointError, match="need the very weights"):
-        build(tmp_path / folder.name, **LORA).load_training_state(str(tmp_path / "state"), 0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -83,7 +64,7 @@ def test_the_same_base_elsewhere_and_in_another_precision_is_the_same(
 ) -> None:
     learner = build(folder, **LORA)
     learner.load_training_state(lora_state, 0)
-    other = build(copied(folder, tmp_path / "copy"), dtype=dtype, **LORA)
+    other = build(shutil.copytree(folder, tmp_path / folder.name), dtype=dtype, **LORA)
     before, expected = weights(other), weights(learner)
     other.load_training_state(lora_state, 0)
     assert not all(torch.equal(tensor, before[name]) for name, tensor in weights(other).items())
@@ -91,8 +72,8 @@ def test_the_same_base_elsewhere_and_in_another_precision_is_the_same(
 
 
 def test_the_reference_model_must_be_the_one_of_before(folder: Path, whole_state: str, tmp_path: Path) -> None:
-    other = copied(folder, tmp_path / folder.name, seed=1)
-    with pytest.raises(CheckpointError, match="LoRA and kl_coeff need the very weights that training started from"):
+    other = shutil.copytree(folder, tmp_path / "other")
+    with pytest.raises(CheckpointError, match="LoRA and kl_coeff need the model that training started from"):
         build(other, kl_coeff=0.1).load_training_state(whole_state, 0)
     build(folder, kl_coeff=0.1).load_training_state(whole_state, 0)
     build(other).load_training_state(whole_state, 0)  # without a reference there is nothing to compare
@@ -128,7 +109,7 @@ def test_what_means_nothing_to_the_weights_may_differ(folder: Path, whole_state:
 def test_a_checkpoint_that_does_not_say_its_model_is_refused(folder: Path, lora_state: str, tmp_path: Path) -> None:
     state = shutil.copytree(lora_state, tmp_path / "state")
     (state / IDENTITY).unlink()
-    with pytest.raises(CheckpointError, match=r"does not say which model it belongs to: model\.json cannot"):
+    with pytest.raises(CheckpointError, match=r"does not say which model it belongs to: .*model\.json"):
         build(folder, **LORA).load_training_state(str(state), 0)
 
 
@@ -139,38 +120,15 @@ def test_what_means_nothing_may_differ_in_a_part_of_a_config_too(tmp_path: Path)
         values = {"model_type": "gemma3", "text_config": {"hidden_size": 8, "dtype": "float32", "use_cache": True} | changed}
         return SimpleNamespace(to_dict=lambda: values)
 
-    write_identity(str(tmp_path), ModelSettings("m"), config(), 0)
-    check_identity(str(tmp_path), ModelSettings("m"), config(dtype="bfloat16", use_cache=False), 0, needs_base=True)
+    write_identity(str(tmp_path), ModelSettings("m"), config())
+    check_identity(str(tmp_path), ModelSettings("m"), config(dtype="bfloat16", use_cache=False), needs_base=True)
     with pytest.raises(CheckpointError, match=r"in config\.json text_config is"):
-        check_identity(str(tmp_path), ModelSettings("m"), config(hidden_size=16), 0, needs_base=True)
+        check_identity(str(tmp_path), ModelSettings("m"), config(hidden_size=16), needs_base=True)
 
 
-@pytest.mark.parametrize(
-    ("written", "name", "base", "refused"),
-    [
-        (5, "/elsewhere/m", 0, False),  # a hub's model, now in a folder
-        (0, "/elsewhere/m", 7, False),
-        (5, "/elsewhere/other", 0, True),
-        (5, "/elsewhere/other", 5, False),
-        (5, "/elsewhere/m", 6, True),
-        (0, "org/m", 0, False),
-        (0, "others/m", 0, True),  # of a hub, whose names are whole
-        (0, "/elsewhere/m", 0, False),  # weights in other files than safetensors
-    ],
-)
-def test_a_base_is_known_by_its_checksum_else_by_its_name(
-    tmp_path: Path, written: int, name: str, base: int, refused: bool
-) -> None:
+@pytest.mark.parametrize(("name", "refused"), [("/elsewhere/m", False), ("others/m", False), ("/elsewhere/other", True)])
+def test_a_base_is_known_by_the_last_part_of_its_name(tmp_path: Path, name: str, refused: bool) -> None:
     config: Any = SimpleNamespace(to_dict=dict)
-    write_identity(str(tmp_path), ModelSettings("org/m"), config, written)
-    with pytest.raises(CheckpointError, match="need the very weights") if refused else nullcontext():
-        check_identity(str(tmp_path), ModelSettings(name), config, base, needs_base=True)
-
-
-def test_a_checksum_reads_numbers_too(tmp_path: Path) -> None:
-    found = []
-    for scale in (1.0, 1.0, 2.0):
-        save_file({"scale": torch.tensor(scale), "weight": torch.ones(2, 2, dtype=torch.bfloat16)}, tmp_path / "a.safetensors")
-        (tmp_path / "config.json").write_text("{}")
-        found.append(base_checksum(str(tmp_path)))
-    assert found[0] == found[1] != found[2]
+    write_identity(str(tmp_path), ModelSettings("org/m"), config)
+    with pytest.raises(CheckpointError, match="need the model that") if refused else nullcontext():
+        check_identity(str(tmp_path), ModelSettings(name), config, needs_base=True)

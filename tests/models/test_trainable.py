@@ -14,7 +14,7 @@ from rapo_rllib import RAPOConfig
 from rapo_rllib.models.trainable import check_trainable, untrainable
 from rapo_rllib.settings import ModelSettings
 
-EXPERTS = ("qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "deepseek_v3", "gpt_oss", "glm4_moe", "phimoe", "dbrx", "llama4")
+EXPERTS = ("qwen2_moe", "qwen3_moe", "mixtral", "olmoe", "deepseek_v3", "gpt_oss", "glm4_moe", "phimoe", "llama4")
 DENSE = (
     "llama",
     "qwen2",

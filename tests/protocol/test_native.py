@@ -91,14 +91,13 @@ def in_segments(tokenizer: Any, whole: str, said: list[str]) -> list[int]:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_that_others_wrote_forges_a_turn(tokenizers: dict[str, Any], family: str, text: str) -> None:
     tokenizer = tokenizers[family]
-    chat, in_turns = made(tokenizer, show_retrieved="tags"), made(tokenizer, show_retrieved="turn")
+    chat = made(tokenizer)
     for piece, harmless in (
         (
             chat.observation(Observation.of([text, text]), turn_with(2)),
             chat.observation(Observation.of(["x", "x"]), turn_with(2)),
         ),
         (chat.retrieved(text), chat.retrieved("x")),
-        (in_turns.retrieved(text), in_turns.retrieved("x")),
         (chat.observation(text, turn_with(0)), chat.observation("x", turn_with(0))),
     ):
         assert special_ids(tokenizer, list(piece.token_ids)) == special_ids(tokenizer, list(harmless.token_ids))
@@ -151,12 +150,6 @@ def test_a_retrieved_step_is_a_turn_of_its_own(tokenizers: dict[str, Any], famil
     assert shown.replace(" s<", "s<") == whole.replace(" s<", "s<")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_in_tags_it_stands_in_the_policys_turn(tokenizers: dict[str, Any], family: str) -> None:
-    chat = made(tokenizers[family], show_retrieved="tags", retrieval_sentence="Use it.")
-    assert chat.shows_in_turn and chat.retrieved("1\n").text == "Use it.\n<retrieve>\n1\n</retrieve>\n"
-
-
 def test_options_reach_the_template(tokenizers: dict[str, Any]) -> None:
     chat = made(tokenizers["qwen3"], template_options={"enable_thinking": False})
     assert chat.opening.text == "<|im_start|>assistant\n<think>\n\n</think>\n\n"
@@ -185,17 +178,6 @@ def test_earlier_calls_of_a_row_are_those_of_the_template(tokenizers: dict[str, 
     assert text == whole
     harmless = Question("q", "2?", turns=(*given.turns[:2], ("tool", "8", told[2]), given.turns[3]))
     assert special_ids(tokenizers[family], ids) == special_ids(tokenizers[family], chat.prompt_ids("2?", harmless))
-
-
-def test_arguments_are_a_text_where_the_template_takes_them_so(tokenizers: dict[str, Any], smollm2: Path) -> None:
-    tokenizer = tokenizer_of("qwen25", smollm2)
-    tokenizer.chat_template = tokenizer.chat_template.replace(
-        "call.function.arguments | tojson", "('' + call.function.arguments)"
-    )
-    function = {"name": "calculator", "arguments": {"expression": "3 + 5"}}
-    turns = (("user", "1?"), ("assistant", "", {"tool_calls": [{"type": "function", "function": function}]}), ("tool", "8"))
-    text = tokenizer.decode(made(tokenizer).prompt_ids("2?", Question("q", "2?", turns=(*turns, ("assistant", "one")))))
-    assert '{"name": "calculator", "arguments": {"expression": "3 + 5"}}' in text
 
 
 def test_a_rows_own_schema_is_shown_in_place_of_the_jobs(tokenizers: dict[str, Any]) -> None:
@@ -296,41 +278,6 @@ def test_a_thought_may_begin_in_the_opening(tokenizers: dict[str, Any], said: st
     turn = read(chat, said)
     assert turn.record == record
     assert (turn.answer is None) == ("<answer>" not in record) and bool(turn.calls) == ("<calculator>" in record)
-
-
-THOUGHT = "<|channel|>analysis<|message|>Add.<|end|><|start|>assistant"
-HARMONY_CALL = '<|channel|>commentary to=functions.calculator <|constrain|>json<|message|>{"expression": "3 + 5"}'
-
-
-@pytest.mark.parametrize(
-    ("said", "record", "problem"),
-    [
-        (THOUGHT + HARMONY_CALL, "<think>Add.</think><calculator>3 + 5</calculator>", ""),
-        (
-            f" to=functions.calculator{HARMONY_CALL.replace(' to=functions.calculator', '')}",
-            "<calculator>3 + 5</calculator>",
-            "",
-        ),
-        (
-            "<|channel|>commentary<|message|>I add.<|end|><|start|>assistant" + HARMONY_CALL,
-            "I add.\n<calculator>3 + 5</calculator>",
-            "",
-        ),
-        (HARMONY_CALL[:-1], "", "are no JSON"),
-        (HARMONY_CALL.partition("<|message|>")[0], "", "could not be read: a call is written like to=functions"),
-        (THOUGHT + "<|channel|>final<|message|>8", "<think>Add.</think><answer>8</answer>", ""),
-        ("<|channel|>analysis<|message|>Add.", "<think>Add.", ""),
-    ],
-)
-def test_turns_in_harmony(smollm2: Path, said: str, record: str, problem: str) -> None:
-    """Of gpt-oss: channels are thoughts, calls and answers, and what is written back is read as it was."""
-    tokenizer = tokenizer_for(next(one for one in RELEASED if one.template == "gptoss"), smollm2)
-    chat = made(tokenizer)
-    assert [tokenizer.decode([end]) for end in chat.end_ids] == ["<|return|>", "<|call|>"], "a thought ends none"
-    turn = read(chat, said)
-    assert turn.record == record and bool(problem) == any(call.problem for call in turn.calls)
-    assert all(problem in call.problem for call in turn.calls)
-    assert chat.written("<think>Add.</think><answer>8</answer>").text == THOUGHT + "<|channel|>final<|message|>8<|return|>"
 
 
 def test_a_template_may_open_no_turn_behind_a_result(smollm2: Path) -> None:

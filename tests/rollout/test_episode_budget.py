@@ -18,10 +18,9 @@ TRACE = RetrievedTrace(StepTrace("t", "", "", "3 + 5 is 8.", 1.0), 0.9)
 USED = 10  # response tokens that are there
 
 
-@pytest.fixture(scope="module", params=["turn", "tags"])
-def chat(request: pytest.FixtureRequest, smollm2: Path) -> NativeProtocol:
-    settings = ProtocolSettings(format="native", show_retrieved=request.param)
-    made = NativeProtocol(tokenizer_of("qwen25", smollm2), settings, [CALCULATOR])
+@pytest.fixture(scope="module")
+def chat(smollm2: Path) -> NativeProtocol:
+    made = NativeProtocol(tokenizer_of("qwen25", smollm2), ProtocolSettings(format="native"), [CALCULATOR])
     assert len(made.opening.token_ids) > 1
     return made
 

@@ -52,8 +52,8 @@ class SecondStep:
 class Made:
     """A loop of one family whose policy makes the calls of the expert."""
 
-    def __init__(self, tokenizer: Any, family: str, show: str = "turn") -> None:
-        settings = ProtocolSettings(format="native", system_prompt="", show_retrieved=show)
+    def __init__(self, tokenizer: Any, family: str) -> None:
+        settings = ProtocolSettings(format="native", system_prompt="")
         env_config = {"max_tool_calls": 5, "scorer": "math", "tools": ["calculator"], "protocol": settings}
         self.chat: RolloutProtocol = make_protocol(tokenizer, settings, ToolEnv(env_config), vllm_call_reader)
         self.family = family
@@ -99,10 +99,9 @@ def test_an_expert_is_recorded_as_a_policy_that_makes_its_calls(smollm2: Path, f
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("show", ["turn", "tags"])
-def test_a_worked_trajectory_shows_steps_as_a_rollout_does(smollm2: Path, family: str, show: str) -> None:
+def test_a_worked_trajectory_shows_steps_as_a_rollout_does(smollm2: Path, family: str) -> None:
     """The step that is shown is taken over: a policy that read it there goes on with the answer."""
-    made = Made(tokenizer_of(family, smollm2), family, show)
+    made = Made(tokenizer_of(family, smollm2), family)
     helped = next(one for one in made.run(chance=1.0).trajectories if one.hybrid)
     assert helped.correct and len(helped.retrievals) == 1 and len(helped.steps) == 2
     worked = worked_tokens(EXPERT, helped.prompt_ids, made.chat, {1: Shown(STEPS[1], True)})
@@ -112,9 +111,8 @@ def test_a_worked_trajectory_shows_steps_as_a_rollout_does(smollm2: Path, family
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("show", ["turn", "tags"])
-def test_the_unaided_form_is_that_of_a_policy_that_took_all_steps(smollm2: Path, family: str, show: str) -> None:
-    made = Made(tokenizer_of(family, smollm2), family, show)
+def test_the_unaided_form_is_that_of_a_policy_that_took_all_steps(smollm2: Path, family: str) -> None:
+    made = Made(tokenizer_of(family, smollm2), family)
     group = made.run(chance=1.0)
     helped, alone = sorted(group.trajectories, key=lambda one: not one.hybrid)
     own = unaided_trajectory(helped, QUESTION, "own", made.chat)

@@ -102,10 +102,9 @@ def test_a_malformed_call_behind_a_good_one_is_told(readers: dict[str, Read], fa
 
 
 @pytest.mark.parametrize("family", ["qwen25", "qwen3", "smollm2"])
-def test_a_text_may_hold_the_end_of_a_call(readers: dict[str, Read], family: str) -> None:
-    calls = [("weather", {"city": "</tool_call>"}), ("calculator", {"expression": "<tool_call>1</tool_call> + 2"})]
-    turn = readers[family](FAMILIES[family].calls(*calls))
-    assert [(call.name, call.arguments) for call in turn.calls] == calls
+def test_the_end_of_a_call_inside_it_is_told(readers: dict[str, Read], family: str) -> None:
+    turn = readers[family](FAMILIES[family].calls(("weather", {"city": "</tool_call>"})))
+    assert turn.answer is None and "could not be read" in turn.calls[-1].problem
 
 
 def test_a_call_in_a_thought_is_none(readers: dict[str, Read]) -> None:
@@ -252,9 +251,8 @@ def test_arguments_that_are_no_object(readers: dict[str, Read]) -> None:
     assert "must be a JSON object" in call.problem
 
 
-@pytest.mark.parametrize(("parser", "end"), [("glm45", "</tool_call>"), ("gemma4", "<tool_call|>")])
-def test_what_is_cut_off_is_not_run(parser: str, end: str) -> None:
-    begin = "<|tool_call>" if "|" in end else "<tool_call>"
+def test_what_is_cut_off_is_not_run() -> None:
+    parser, begin, end = "gemma4", "<|tool_call>", "<tool_call|>"
     one, two = ("add", '{"a": "' + end + '"}'), ("add", "{}")
     assert closed_calls(f"{begin}add {end}{end}", (one,), parser) == (one,)  # quoted
     assert closed_calls(f"{begin}add {end}\n{begin}add", (two, two), parser) == (two,)

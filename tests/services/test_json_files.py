@@ -75,7 +75,7 @@ def journal(folder: Path) -> None:
 
 def identity(folder: Path) -> None:
     config = cast(Any, SimpleNamespace(to_dict=dict))
-    check_identity(str(folder), ModelSettings("m"), config, 0, needs_base=False)
+    check_identity(str(folder), ModelSettings("m"), config, needs_base=False)
 
 
 READERS: list[tuple[str, Callable[[Path], object], str]] = [

@@ -41,11 +41,6 @@ GEMMA4 = (
     ),
     *("<|channel>", "<channel|>", "<|think|>", '<|"|>'),
 )
-GLM = (
-    *("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "<think>", "</think>"),
-    *("<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<|endoftext|>"),
-)
-HARMONY = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|call|>", "<|return|>")
 LFM2 = (
     *("<|startoftext|>", "<|im_start|>", "<|im_end|>", "<|tool_list_start|>", "<|tool_list_end|>", "<|tool_call_start|>"),
     *("<|tool_call_end|>", "<|tool_response_start|>", "<|tool_response_end|>"),
@@ -97,8 +92,6 @@ RELEASED = (
     Released("LFM2.5", "lfm2_2_5", LFM2, "<|im_end|>"),
     Released("Gemma 3", "gemma3", ("<bos>", "<start_of_turn>", "<end_of_turn>"), "<end_of_turn>"),
     Released("Gemma 4", "gemma4", GEMMA4, "<turn|>"),
-    Released("GLM 4.5", "glm4moe", GLM, "<|endoftext|>"),
-    Released("gpt-oss", "gptoss", HARMONY, "<|return|>"),
     Released("DeepSeek V3", "deepseekv3", DEEPSEEK, "<｜end▁of▁sentence｜>"),
     Released("DeepSeek R1 distilled", "deepseek_r1_distill", DEEPSEEK, "<｜end▁of▁sentence｜>"),
     Released("Phi 3.5", "phi3_5", ("<|system|>", "<|user|>", "<|assistant|>", "<|end|>"), "<|end|>"),

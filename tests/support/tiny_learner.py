@@ -17,7 +17,7 @@ from rapo_rllib.learner.rl_module import CausalLMRLModule
 from rapo_rllib.settings import EngineSettings, LoraSettings
 from rapo_rllib.types import Question, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
 
-MODEL_KEYS = ("dtype", "autocast_dtype", "master_weights", "gradient_checkpointing", "attention", "logits_chunk_size", "lora")
+MODEL_KEYS = ("dtype", "autocast_dtype", "master_weights", "gradient_checkpointing", "logits_chunk_size", "lora")
 
 
 class TinyConfig(RAPOConfig):

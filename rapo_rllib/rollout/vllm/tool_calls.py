@@ -9,16 +9,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from rapo_rllib.protocol.calls import GLM, XML, CallReader, ReadCalls, first_mark, has_unread, looks_broken, num_marks, shielded
+from rapo_rllib.protocol.calls import XML, CallReader, ReadCalls, first_mark, has_unread, looks_broken, num_marks
 from rapo_rllib.protocol.turns import Schema
 
 logger = logging.getLogger(__name__)
 
 _MOST_MARKS = 64  # of keys and functions in a turn: parsers take minutes for one that repeats them
-_REPEATED = re.compile(r"<parameter=|<function=|<arg_key>")
+_REPEATED = re.compile(r"<parameter=|<function=")
 _PAIRS = {  # with which a call begins and ends, of parsers that take one that is cut off for a whole one
     **dict.fromkeys(XML, ("<function=", "</function>")),
-    **dict.fromkeys(GLM, ("<tool_call>", "</tool_call>")),
     "gemma4": ("<|tool_call>", "<tool_call|>"),
 }
 _TORN = re.compile(r"</parameter>(?!\s*(?:<parameter=|</function>))")
@@ -46,7 +45,7 @@ def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> 
         one = made(cached, tools)
         if getattr(getattr(one, "_parser_engine", None), "reasoning_start_str", None) == "<think>":
             one.skip_reasoning_parsing = True  # thoughts are taken off: a tag that is left is text
-        return one.extract_tool_calls(shielded(text) if parser in ("hermes", "qwen3_json", "xlam") else text, request)
+        return one.extract_tool_calls(text, request)
 
     def read(text: str) -> ReadCalls:
         if len(_REPEATED.findall(text)) > _MOST_MARKS:
@@ -102,7 +101,7 @@ def _parser_class(parser: str) -> Any:
     if parser not in known:
         hint = "".join(f"; did you mean {near!r}?" for near in difflib.get_close_matches(parser, known, n=1, cutoff=0.5))
         raise ValueError(
-            f"protocol.tool_parser = {parser!r}: is no tool parser of this vLLM{hint}; it has {', '.join(known)}; 'auto', "
-            "'json' and 'harmony' are ours"
+            f"protocol.tool_parser = {parser!r}: is no tool parser of this vLLM{hint}; it has {', '.join(known)}; 'auto' "
+            "and 'json' are ours"
         )
     return ToolParserManager.get_tool_parser(parser)
