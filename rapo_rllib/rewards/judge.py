@@ -13,11 +13,11 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from rapo_rllib.errors import ServiceError
-from rapo_rllib.rewards.score import WRONG, Episode, Once, Score, Scorer, accepted_answers
+from rapo_rllib.rewards.score import WRONG, Episode, Score, Scorer, accepted_answers
 from rapo_rllib.services.credentials import check_address, check_no_secret, check_variable, secret_of
 from rapo_rllib.services.http_json import JsonService
 from rapo_rllib.settings.knobs import Knobs, knob
@@ -91,14 +91,14 @@ class JudgeOptions(Knobs):
 
 
 def llm_judge(options: JudgeOptions, fallback: Scorer | None = None) -> Scorer:
-    """Make a scorer of a model's verdicts, 1 or 0. Thread-safe; equal questions with equal answers are asked once.
+    """Make a scorer of a model's verdicts, 1 or 0. Thread-safe; a verdict on a question and an answer is kept.
 
     Args:
         options: where and what to ask.
         fallback: scores where the judge failed, that is without an answer or a verdict; None: a ``ServiceError`` is raised.
     """
     service = JsonService("judge", options.timeout_s, ATTEMPTS, 2 * options.timeout_s)
-    ask = Once(partial(_asked, options, service, threading.BoundedSemaphore(options.max_concurrent)))
+    ask = lru_cache(4096)(partial(_asked, options, service, threading.BoundedSemaphore(options.max_concurrent)))
 
     def scorer(answer: str | None, question: Question, episode: Episode) -> Score:
         if answer is None or not answer.strip():

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from rapo_rllib.protocol.steps import render_observation
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -89,34 +84,3 @@ def of_answer(score: Callable[[str, Question], Score]) -> Scorer:
         return WRONG if answer is None else score(answer, question)
 
     return scorer
-
-
-class Once(Generic[Result]):
-    """A function of texts that is computed once for several threads that ask, and whose last results are kept.
-
-    Args:
-        function: what it raises is raised to all who wait, and not kept.
-        size: results kept; the one that was asked for longest ago goes first.
-    """
-
-    def __init__(self, function: Callable[..., Result], size: int = 4096) -> None:
-        self._function, self._size = function, size
-        self._found: OrderedDict[tuple[str | float, ...], Future[Result]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __call__(self, *key: str | float) -> Result:
-        """The function's result for these arguments."""
-        with self._lock:
-            mine = key not in self._found
-            future = self._found.setdefault(key, Future())
-            self._found.move_to_end(key)
-            if len(self._found) > self._size:
-                self._found.popitem(last=False)
-        if mine:
-            try:
-                future.set_result(self._function(*key))
-            except BaseException as error:
-                with self._lock:
-                    self._found.pop(key, None)
-                future.set_exception(error)
-        return future.result()

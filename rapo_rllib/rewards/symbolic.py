@@ -1,6 +1,6 @@
 """Symbolic equality by math-verify, in worker processes that are ended after a time limit.
 
-(predicted, gold) -> ``comparable`` -> Once -> Workers -> ``math_worker.py``
+(predicted, gold) -> ``comparable`` -> Workers -> ``math_worker.py``
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from functools import lru_cache
 from multiprocessing.connection import Connection, Pipe
 from subprocess import DEVNULL
 
 from rapo_rllib.rewards import math_worker
 from rapo_rllib.rewards.latex import depths
-from rapo_rllib.rewards.score import Once
 
 logger = logging.getLogger(__name__)
 
@@ -120,13 +120,13 @@ def _started() -> tuple[subprocess.Popen[bytes], socket.socket]:
     return process, forks
 
 
-_verdict = Once(Workers().equal)  # members of a group give the same answer often; what was given up is not tried again
+_verdict = lru_cache(4096)(Workers().equal)  # members of a group give the same answer often; what was given up is not tried again
 
 
 def _begin_anew() -> None:
     """Leave sockets, locks and what is under way to the process that this one was forked from."""
     global _verdict
-    _verdict = Once(Workers().equal)
+    _verdict = lru_cache(4096)(Workers().equal)
 
 
 os.register_at_fork(after_in_child=_begin_anew)

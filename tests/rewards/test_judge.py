@@ -67,15 +67,10 @@ def test_what_needs_no_judge_is_not_asked() -> None:
     assert server.requests == []
 
 
-def test_equal_questions_with_equal_answers_are_asked_once() -> None:
-    def slow(request: Request) -> Reply:
-        time.sleep(0.1)
-        return honest(request)
-
-    with local_service(slow) as server, ThreadPoolExecutor(8) as threads:
+def test_a_verdict_is_kept() -> None:
+    with local_service(honest) as server:
         score = judge(server.url)
-        found = list(threads.map(lambda answer: score(answer, QUESTION, EPISODE).value, ["Lutetia", "Rome"] * 8))
-        assert found == [1.0, 0.0] * 8
+        assert [score(answer, QUESTION, EPISODE).value for answer in ["Lutetia", "Rome"] * 8] == [1.0, 0.0] * 8
         score("Rome", Question("r", "Capital of Italy?", "Roma"), EPISODE)
     assert len(server.requests) == 3
 

@@ -18,7 +18,7 @@ from rapo_rllib.rewards import symbolic
 from rapo_rllib.rewards.latex import one_list, tidied
 from rapo_rllib.rewards.maths import MAX_CHARS, math_score
 from rapo_rllib.rewards.quantities import same_number, split_unit
-from rapo_rllib.rewards.score import Once, Score
+from rapo_rllib.rewards.score import Score
 from rapo_rllib.rewards.symbolic import Workers, comparable
 from rapo_rllib.rewards.worded_answers import same_words
 from rapo_rllib.types import Question
@@ -187,28 +187,6 @@ def test_an_answer_that_could_not_be_graded_is_counted() -> None:
     assert math_score(BOMB, question) == Score(0.0, False, failure="math/timeout")
     assert math_score("2^{11}", question).failure == ""
     assert math_score("3\\sqrt{3}", replace(question, answer="2\\sqrt{2}", aliases=("\\sqrt{27}",))).correct
-
-
-def test_work_is_done_once() -> None:
-    calls = []
-
-    def slow(text: str) -> int:
-        calls.append(text)
-        time.sleep(0.1)
-        if text == "bad":
-            raise ValueError(text)
-        return len(text)
-
-    once = Once(slow, size=2)
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(once, ["abc"] * 8)) == [3] * 8
-        failed = [threads.submit(once, "bad") for _ in range(8)]
-        assert {str(future.exception()) for future in failed} == {"bad"}
-    assert calls == ["abc", "bad"]
-    with pytest.raises(ValueError, match="bad"):
-        once("bad")  # a failure is not kept
-    assert [once(text) for text in ("a", "ab", "abc")] == [1, 2, 3]  # of three only two are kept
-    assert calls == ["abc", "bad", "bad", "a", "ab", "abc"]
 
 
 FORKED = """
