@@ -1,22 +1,19 @@
 """Compares mathematical expressions with math-verify; ``symbolic.py`` starts it as ``python math_worker.py``.
 
-Over the socket that is stdin come connections, one for each worker that is to be forked now that all is loaded. Over its own a
-worker gets JSON lists ``[predicted, gold, seconds]`` and replies ``1`` or ``0``. It is a process because a model can write an
-expression whose evaluation never ends (9^{9^{9^9}}), which can only be stopped from outside. The system does it after so many
-seconds of computing; the connection then closes without a reply.
+It gets lines of JSON, lists ``[predicted, gold, seconds]``, and replies ``1`` or ``0``. It is a process because a model can
+write an expression whose evaluation never ends (9^{9^{9^9}}), which can only be stopped from outside. The system does it after
+so many seconds of computing; there is no reply then.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import resource
 import signal
-import socket
+import sys
 from fractions import Fraction
-from multiprocessing.connection import Connection
 from typing import Any
 
 _MEMORY_BYTES = 2**30  # of addresses; sympy's own are a tenth of it
@@ -157,10 +154,16 @@ def _number(tree: Any) -> Any:
     return Rational(str(tree)) if tree.is_Rational or tree.is_Float else None
 
 
-def _answer(requests: Connection) -> None:
+def main() -> None:
     """Answer requests until there are no more, or a comparison exceeds its limits."""
-    while True:
-        *sides, seconds = json.loads(requests.recv_bytes())
+    logging.disable(logging.CRITICAL)  # math-verify logs whatever it cannot read
+    replies, sys.stdout = sys.stdout, sys.stderr
+    equal("[1,x]", "x^2")  # loads what sympy loads late
+    equal("x+1", "1+x")
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    print("ready", file=replies, flush=True)
+    for line in sys.stdin:
+        *sides, seconds = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, seconds)  # of computing, so that a busy machine judges like an idle one
         try:
             verdict = equal(*sides)
@@ -169,27 +172,7 @@ def _answer(requests: Connection) -> None:
         except Exception:  # sympy raises whatever its inputs suggest; it is then not equal
             verdict = False
         signal.setitimer(signal.ITIMER_PROF, 0)
-        requests.send_bytes(b"1" if verdict else b"0")
-
-
-def main() -> None:
-    """Fork a worker for every connection that comes; all end when no more can come."""
-    logging.disable(logging.CRITICAL)  # math-verify logs whatever it cannot read
-    equal("[1,x]", "x^2")  # loads what sympy loads late
-    equal("x+1", "1+x")
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # workers that end leave no zombies
-    origin = socket.socket(fileno=0)
-    origin.send(b"1")
-    while connections := socket.recv_fds(origin, 4, 1)[1]:
-        if os.fork() == 0:
-            origin.close()
-            try:
-                _answer(Connection(connections[0]))
-            finally:
-                os._exit(0)
-        os.close(connections[0])
-    os.killpg(0, signal.SIGKILL)
+        print(int(verdict), file=replies, flush=True)
 
 
 if __name__ == "__main__":

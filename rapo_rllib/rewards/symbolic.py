@@ -9,14 +9,13 @@ import json
 import logging
 import os
 import re
-import socket
 import subprocess
 import sys
-import threading
 from contextlib import suppress
 from functools import lru_cache
-from multiprocessing.connection import Connection, Pipe
-from subprocess import DEVNULL
+from multiprocessing.connection import wait
+from queue import LifoQueue
+from subprocess import DEVNULL, PIPE
 
 from rapo_rllib.rewards import math_worker
 from rapo_rllib.rewards.latex import depths
@@ -25,8 +24,7 @@ logger = logging.getLogger(__name__)
 
 _SECONDS = 3.0  # of computing, for one comparison
 _PATIENCE_S = 60  # so long a comparison may take, however busy the machine is
-_SLOTS = 12  # comparisons at a time in one process of the run
-KEPT = 4  # workers that stay when there is nothing to compare
+_WORKERS = 4  # comparisons at a time in one process of the run
 # Functions that stand for each other. One that the gold answer has no relative of is a calculation that was not carried out.
 _FAMILIES = tuple(
     frozenset(names.split())
@@ -57,18 +55,17 @@ class NoVerdict(Exception):
 
 
 class Workers:
-    """Worker processes, forked when needed from one that has loaded math-verify. Thread-safe.
+    """Worker processes that have loaded math-verify, started when needed. Thread-safe.
 
     Args:
-        seconds: of computing, for one comparison; waiting for a slot is no part of it.
+        seconds: of computing, for one comparison; waiting for a worker is no part of it.
     """
 
     def __init__(self, seconds: float = _SECONDS) -> None:
         self._seconds = seconds
-        self._slots, self._lock = threading.BoundedSemaphore(_SLOTS), threading.Lock()
-        self._idle: list[Connection] = []
-        self._origin: subprocess.Popen[bytes] | None = None
-        self._forks: socket.socket
+        self._idle: LifoQueue[subprocess.Popen[bytes] | None] = LifoQueue()  # None: one that is not started
+        for _ in range(_WORKERS):
+            self._idle.put(None)
 
     def equal(self, predicted: str, gold: str) -> bool | None:
         """Whether two texts in LaTeX are symbolically equal; None if that takes more time or memory than there is.
@@ -76,55 +73,52 @@ class Workers:
         Raises:
             RuntimeError: math-verify cannot be loaded.
         """
-        reply = b""
-        with self._slots:
-            with self._lock:
-                worker = self._worker()
-            with suppress(OSError, EOFError):
-                worker.send_bytes(json.dumps([predicted, gold, self._seconds]).encode())
-                if worker.poll(_PATIENCE_S):
-                    reply = worker.recv_bytes(1)
-            with self._lock:
-                if reply and len(self._idle) < KEPT:
-                    self._idle.append(worker)
+        worker, reply = self._idle.get(), b""
+        try:
+            if worker is not None and worker.poll() is not None:  # it was killed meanwhile
+                with worker:
+                    worker = None
+            worker = worker or _started()
+            reply = _reply(worker, json.dumps([predicted, gold, self._seconds]))
+        finally:
+            self._idle.put(worker if reply else None)
         if not reply:
+            with worker:
+                worker.kill()
             logger.warning("no verdict on %.80r against %.80r within %g s: not equal", predicted, gold, self._seconds)
-        return reply == b"1" if reply else None
-
-    def _worker(self) -> Connection:
-        """Take one that is idle and alive, or a new one."""
-        while self._idle:
-            worker = self._idle.pop()
-            if not worker.poll():  # nothing to read: the end of one that was killed could be
-                return worker
-        if self._origin is None or self._origin.poll() is not None:
-            if self._origin is not None:
-                self._forks.close()
-            self._origin, self._forks = _started()
-        worker, other = Pipe()
-        with other, suppress(ConnectionError):
-            socket.send_fds(self._forks, [b"fork"], [other.fileno()])
-        return worker
+        return reply == b"1\n" if reply else None
 
 
-def _started() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start the process that workers are forked from, and wait until it has loaded math-verify."""
-    forks, other = socket.socketpair()
-    with other:
-        command = [sys.executable, "-P", math_worker.__file__]
-        # a session of its own: Ctrl-C is for the trainer, whose end closes the socket
-        process = subprocess.Popen(command, stdin=other.fileno(), stdout=DEVNULL, stderr=DEVNULL, start_new_session=True)
-    if not forks.recv(1):
-        process.wait()
+def _started() -> subprocess.Popen[bytes]:
+    """Start a worker, and wait until it has loaded math-verify. It ends with this process, whose end closes its stdin."""
+    command = [sys.executable, "-P", math_worker.__file__]
+    # a session of its own: Ctrl-C is for the trainer
+    worker = subprocess.Popen(command, bufsize=0, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True)
+    assert worker.stdout is not None
+    if not worker.stdout.readline():
+        with worker:
+            worker.kill()
         raise RuntimeError("cannot compare mathematical answers: `import math_verify` fails; install math-verify")
-    return process, forks
+    return worker
 
 
-_verdict = lru_cache(4096)(Workers().equal)  # members of a group give the same answer often; what was given up is not tried again
+def _reply(worker: subprocess.Popen[bytes], request: str) -> bytes:
+    """Ask a worker; empty if it ended, or does not answer."""
+    assert worker.stdin is not None and worker.stdout is not None
+    with suppress(BrokenPipeError):
+        worker.stdin.write(f"{request}\n".encode())
+        if wait([worker.stdout.fileno()], _PATIENCE_S):
+            return worker.stdout.readline()
+    return b""
+
+
+_verdict = lru_cache(4096)(
+    Workers().equal
+)  # members of a group give the same answer often; what was given up is not tried again
 
 
 def _begin_anew() -> None:
-    """Leave sockets, locks and what is under way to the process that this one was forked from."""
+    """Leave pipes, locks and what is under way to the process that this one was forked from."""
     global _verdict
     _verdict = lru_cache(4096)(Workers().equal)
 
