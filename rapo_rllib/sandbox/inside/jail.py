@@ -54,8 +54,6 @@ class Jail:
             rights = dict.fromkeys(readable, landlock.READ) | {"/dev/null": landlock.READ | landlock.WRITE}
             rights[working] = landlock.SCRATCH if NAMESPACES in self.layers else landlock.READ
             self._rules = landlock.ruleset(rights)
-        if "seccomp" in self.layers:
-            seccomp.template()
 
     def lock(self, limits: SandboxLimits, one_call: bool, base_bytes: int) -> None:
         """Lock the present process in, for good.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import functools
 import os
 import struct
 from typing import NamedTuple
@@ -128,25 +127,12 @@ def install(program: bytes) -> None:
     syscall("seccomp", 1, 0, ctypes.byref(_Program(len(program) // 8, program)))
 
 
-_OWN_PID = 0x7FFFFFF1  # stands for it in the template; no process can have this number
-
-
-@functools.cache
-def template() -> bytes:
-    """The filter of a process that is not yet known, to be assembled before the forks.
-
-    Raises:
-        OSError: we have no table of this machine's calls.
-    """
-    if MACHINE not in _AUDIT_ARCH:
-        raise OSError(errno.ENOSYS, f"no table of system calls for {MACHINE}")
-    return filter_program(MACHINE, _OWN_PID)
-
-
 def lock() -> None:
     """Allow this process what :data:`ALLOWED` and :func:`checks` say, for good.
 
     Raises:
         OSError: the kernel gives no seccomp, or we have no table of this machine's calls.
     """
-    install(template().replace(struct.pack("=I", _OWN_PID), struct.pack("=I", os.getpid())))
+    if MACHINE not in _AUDIT_ARCH:
+        raise OSError(errno.ENOSYS, f"no table of system calls for {MACHINE}")
+    install(filter_program(MACHINE, os.getpid()))
