@@ -36,6 +36,7 @@ _KNOWN = {spelling: unit.split()[0] for unit in _SPELLINGS.split(",") for spelli
 _RATES = {"mph": "mile per h", "kmh": "km per h", "kph": "km per h"}
 _BEFORE = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _MONEY = re.compile(r"(-?)\s*([$€£])\s*(.*)", re.DOTALL)
+_MATHS = {"pi", "sqrt", "sin", "cos", "tan", "log", "ln", "exp", "inf", "infinity", "or", "and", "mod", "to", "percent"}
 _MAX_WORDS = 5
 _POWER = r"(?:\s*\^\s*\{?(?P<power>[123])\}?|(?P<sign>[²³]))?"
 _TEXT_TAIL = re.compile(r"(?P<value>.*\S)\s*\\text\{(?P<unit>[^{}\d]*)\}" + _POWER, re.DOTALL)
@@ -188,7 +189,7 @@ def _hedged(words: str) -> bool:
 def _is_unit(words: str, attached: bool) -> bool:
     """``18 apples`` and ``5cm``, but not ``5x``, ``2mn`` or ``3 sin x``, whose letters are variables and functions."""
     listed = _words(words)
-    if not 0 < len(listed) <= _MAX_WORDS or _hedged(words):
+    if not 0 < len(listed) <= _MAX_WORDS or _MATHS & set(listed) or _hedged(words):
         return False
     known = [bool(_known(word)) for word in listed]
     if attached and listed != ["m", "per", "s"] and (len(listed[0]) == 1 or not (known[0] or len(listed[0]) > 3)):

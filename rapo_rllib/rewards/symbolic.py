@@ -30,7 +30,9 @@ _FAMILIES = tuple(
     frozenset(names.split())
     for names in (
         "sin cos tan cot sec csc arcsin arccos arctan arccot sinh cosh tanh coth",
-        *("log ln lg exp", "binom dbinom tbinom choose !"),
+        "log ln lg exp",
+        *("binom dbinom tbinom choose !", "sum prod", "int iint oint", "lim limsup liminf", "max min sup inf", "gcd lcm"),
+        *("lfloor rfloor lceil rceil", "mod bmod pmod equiv", "det", "| vert lvert rvert"),
     )
 )
 # commands that only write a value
