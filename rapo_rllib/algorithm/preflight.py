@@ -44,7 +44,6 @@ def check_parts(config: RAPOConfig) -> None:
     settings, source = config.settings, config.question_source
     check_build(settings.rllib.num_gpus_per_env_runner)
     check_model(settings)
-    model = settings.model
     env = source.env_maker()()
     check_env(env.unwrapped, settings.protocol)
     if isinstance(env.unwrapped, AgentEnv):

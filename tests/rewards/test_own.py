@@ -3,6 +3,7 @@ import copy
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -112,7 +113,7 @@ class Session:
 
     def __init__(self) -> None:
         self.question, self.env, self.stop, self.env_started = QUESTION, None, (), None
-        self.env_failed, self.env_steps = False, None
+        self.env_failed, self.plan = False, SimpleNamespace(env_steps=None)
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_the_environment_pays_what_is_in_force() -> None:
     env = ToolEnv({"tools": ["calculator"], "reward": {"correct": 0.0, "called_tool": [[0, 0.5], [20, 0.0]]}})
     pool, paid = EnvPool(lambda: env, "answer"), []
     for steps in (0, 10, None):
-        borrower = SimpleNamespace(env=None, stop=(), tries=0, env_failed=False, env_steps=steps)
+        borrower = SimpleNamespace(env=None, stop=(), env_failed=False, plan=SimpleNamespace(env_steps=steps))
         pool.acquire(borrower)
         env.reset(options={"question": Question("q", "?", "2")})
         env.step("<calculator>1 + 1</calculator>")
