@@ -11,12 +11,9 @@ import inspect
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rapo_rllib.validation import require
-
-if TYPE_CHECKING:
-    from rapo_rllib.endpoint.env import AgentOptions
 
 GIVEN = ("question", "base_url", "task")  # arguments of an agent's function, each if it takes it
 
@@ -63,24 +60,24 @@ async def _result(returned: Any) -> Any:
     return await returned
 
 
-def start_agent(options: AgentOptions, given: Mapping[str, Any], tell: Callable[[Ended], None]) -> threading.Timer:
-    """Call an agent's function on a thread; return its deadline, which the caller cancels.
+def start_agent(call: Callable[[], Any], timeout_s: float, tell: Callable[[Ended], None]) -> threading.Timer:
+    """Call an agent on a thread; return its deadline, which the caller cancels.
 
     Args:
-        options: which, and its deadline.
-        given: the values of ``GIVEN``.
+        call: returns what the agent returns.
+        timeout_s: from its start to its end.
         tell: called with its end, by another thread; more than once where its deadline comes first.
     """
 
     def run() -> None:
         try:
-            ended = Ended(call_function(options.agent, given, options.agent_options))
+            ended = Ended(call())
         except (Exception, SystemExit) as error:  # whatever it does costs its trajectory alone
             ended = Ended(error=f"the agent failed: {error!r}")
         tell(ended)
 
-    late = Ended(error=f"the agent has not ended in {options.agent_timeout_s:g} s (env_config.agent_timeout_s)", late=True)
-    deadline = threading.Timer(options.agent_timeout_s, tell, [late])
+    late = Ended(error=f"the agent has not ended in {timeout_s:g} s (env_config.agent_timeout_s)", late=True)
+    deadline = threading.Timer(timeout_s, tell, [late])
     deadline.daemon = True
     deadline.start()
     threading.Thread(target=run, daemon=True, name="rapo-agent").start()

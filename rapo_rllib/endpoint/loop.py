@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
-from rapo_rllib.endpoint.function import GIVEN, Ended, start_agent
+from rapo_rllib.endpoint.function import GIVEN, Ended, call_function, start_agent
 from rapo_rllib.endpoint.server import Endpoint
 from rapo_rllib.endpoint.talk import Inbox, Talk
 from rapo_rllib.errors import EnvError, RequestError
@@ -51,7 +51,8 @@ class Agents:
         given = dict(zip(GIVEN, (episode.trajectory.question_text, url, episode.question), strict=True))
         talk = Talk(self.chat_with, run, group, episode, inbox)
         limit = min(options.max_requests, episode.plan.settings.max_steps or options.max_requests)
-        deadline = start_agent(options, given, inbox.put)
+        call = partial(call_function, options.agent, given, options.agent_options)
+        deadline = start_agent(call, options.agent_timeout_s, inbox.put)
         try:
             ended = await talk.serve(limit)
             if ended is not None and ended.late:

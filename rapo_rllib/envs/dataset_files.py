@@ -30,7 +30,6 @@ def read_rows(
     split: str,
     config: str | None = None,
     limit: int | None = None,
-    other_config: bool = False,
 ) -> list[Row]:
     """The first ``limit`` rows (None: all).
 
@@ -38,9 +37,8 @@ def read_rows(
         dataset: path of a file or folder, or a Hugging Face id.
         key: what named it, for messages: ``env_config.dataset``, say.
         split: which split of a folder or Hugging Face data set; a file is one split.
-        config: configuration of a folder or Hugging Face data set.
+        config: configuration of a folder or Hugging Face data set; a folder without it is read in the only one that it has.
         limit: rows to read.
-        other_config: of a folder without ``config``, take the only configuration that it has.
 
     Raises:
         ValueError: nothing is there, or it cannot be read; names the key, the value and the fix.
@@ -52,7 +50,7 @@ def read_rows(
             raise ValueError(f"{key} = {dataset!r}: there is no such file; correct the path (now in {Path.cwd()})")
         return _rows_of_file(path, suffix, key, limit)
     if path.is_dir() or (_HUB_ID.fullmatch(dataset) and not path.exists()):
-        return _rows_of_hub(str(path) if path.is_dir() else dataset, key, split, config, limit, other_config)
+        return _rows_of_hub(str(path) if path.is_dir() else dataset, key, split, config, limit)
     kinds = ", ".join(_READERS)
     raise ValueError(f"{key} = {dataset!r}: neither a file ending in {kinds}, nor a folder, nor a Hugging Face id")
 
@@ -132,12 +130,12 @@ def _suffix(path: Path) -> str | None:
     return next((suffix for suffix in _READERS if path.name.endswith(suffix)), None)
 
 
-def _rows_of_hub(name: str, key: str, split: str, config: str | None, limit: int | None, other_config: bool) -> list[Row]:
+def _rows_of_hub(name: str, key: str, split: str, config: str | None, limit: int | None) -> list[Row]:
     import datasets
 
     local = Path(name).is_dir()
     try:
-        if local and other_config and config not in datasets.get_dataset_config_names(name):
+        if local and config not in datasets.get_dataset_config_names(name):
             config = None
         # from the folder itself: the cache takes folders of one name, with the same README, for the same, whatever they hold
         found = datasets.load_dataset(name, config, split=split, streaming=local)

@@ -127,7 +127,7 @@ def _annotated(options: QuestionsOptions) -> Iterator[ExpertTrajectory]:
     if (named := split_name(name)) is not None:
         benchmark, path = named
         name, config = path or benchmark.hub_id, benchmark.config
-    rows = read_rows(name, "env_config.dataset", "train", config, options.limit_train, other_config=named is not None)
+    rows = read_rows(name, "env_config.dataset", "train", config, options.limit_train)
     pairs = (
         (question_from_row(row, f"{name}, row {number}", f"annotated-{number}", *fields_named), row)
         for number, row in enumerate(rows, start=1)

@@ -64,7 +64,7 @@ def benchmark_questions(
 
 def _rows(benchmark: Benchmark, path: str | None, split: str, limit: int | None) -> list[dict[str, Any]]:
     try:
-        return read_rows(path or benchmark.hub_id, benchmark.name, split, benchmark.config, limit, other_config=True)
+        return read_rows(path or benchmark.hub_id, benchmark.name, split, benchmark.config, limit)
     except ValueError as error:
         raise ValueError(f"benchmark {error}" + ("" if benchmark.own else f". {_how_to_obtain(benchmark)}")) from error
 

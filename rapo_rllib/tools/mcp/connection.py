@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import sys
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
@@ -20,13 +22,20 @@ import pydantic
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import CONNECTION_CLOSED
 
-from rapo_rllib.services.programs import with_parent
 from rapo_rllib.tools.mcp.http import HttpWatch
 from rapo_rllib.tools.mcp.options import McpOptions
 
 T = TypeVar("T")
 PROBE_S = 10.0  # for a server that has not answered a call to answer something else
 _END_S = 10.0  # for a server to end by itself, and then to be killed
+# becomes a program that ends with this process, even if it is killed
+_BECOME = """import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG
+for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python alone
+    signal.signal(ignored, signal.SIG_DFL)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 class ServerLostError(Exception):
@@ -102,8 +111,8 @@ class McpConnection:
     async def _transport(self) -> AsyncIterator[Any]:
         options = self._options
         if options.url is None:
-            command, *args = with_parent([str(options.command), *options.args])
-            program: dict[str, Any] = {"command": command, "args": args, "cwd": options.cwd}
+            become = ["-IS", "-c", _BECOME, str(os.getpid()), str(options.command), *options.args]
+            program: dict[str, Any] = {"command": sys.executable, "args": become, "cwd": options.cwd}
             given = mcp.StdioServerParameters(**program, env=options.environment(), encoding_error_handler="replace")
             yield mcp.stdio_client(given, errlog=self._log)
             return
