@@ -44,7 +44,6 @@ def check_parts(config: RAPOConfig) -> None:
     settings, source = config.settings, config.question_source
     check_build(settings.rllib.num_gpus_per_env_runner)
     check_model(settings)
-    model = settings.model
     env = source.env_maker()()
     check_env(env.unwrapped, settings.protocol)
     if isinstance(env.unwrapped, AgentEnv):
@@ -57,7 +56,7 @@ def check_parts(config: RAPOConfig) -> None:
         check_columns(env.unwrapped.options.scorer, questions)
     env.close()
     if isinstance(env.unwrapped, AgentEnv):
-        check_shows_tools(settings.protocol, questions, load_tokenizer(model))
+        check_shows_tools(settings.protocol, questions, load_tokenizer(settings.model))
     if config.evaluation_interval or settings.run.evaluate_before_training:
         _check_evaluation(config)
     if settings.uses_retrieval:
