@@ -21,12 +21,6 @@ LEAST = 256  # tokens of a row
 RECOMPILE_LIMIT = 64  # of one function; PyTorch's 8 are not enough for two kinds of layers, with and without gradients
 
 
-def allow_variants() -> None:
-    """Let FlexAttention be compiled for all kinds of layers and lengths: past its limit PyTorch would run it unfused."""
-    config = torch._dynamo.config
-    config.recompile_limit = max(config.recompile_limit, RECOMPILE_LIMIT)
-
-
 def attend_by_flex(
     training: bool, inputs: tuple[torch.Tensor, ...], mask: BlockMask, scaling: float | None, softcap: float | None
 ) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from rapo_rllib.attention.block_attention import TreeBlocks, tree_attention
-from rapo_rllib.attention.flex import allow_variants, block_mask, padded_row
+from rapo_rllib.attention.flex import RECOMPILE_LIMIT, block_mask, padded_row
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -39,7 +39,8 @@ def use_attention(language_model: PreTrainedModel, attention: RowAttention) -> N
     from transformers.masking_utils import sdpa_mask
 
     if attention is RowAttention.FLEX:
-        allow_variants()
+        config = torch._dynamo.config  # past its limit PyTorch would run it unfused
+        config.recompile_limit = max(config.recompile_limit, RECOMPILE_LIMIT)
     AttentionInterface.register("tree", tree_attention)
     AttentionMaskInterface.register("tree", sdpa_mask)  # of ordinary sequences: a row brings its own
     language_model.set_attn_implementation("tree")
