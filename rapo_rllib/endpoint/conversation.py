@@ -48,6 +48,7 @@ class Ask:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     reads_calls: bool = True  # else a call is text
+    again: bool = False  # the client says that it has asked this before
     answer: Future[Answer] = field(default_factory=Future)
     client_gone: bool = False  # before it had the answer
     repeats: list[Ask] = field(default_factory=list)  # the same request, asked again
@@ -59,6 +60,11 @@ class Ask:
     def lost(self) -> bool:
         """Whether nobody has got the answer, or waits for it."""
         return self.client_gone and all(repeat.lost for repeat in self.repeats)
+
+    @property
+    def answered(self) -> bool:
+        """Whether the policy has written its answer."""
+        return self.answer.done() and self.answer.exception() is None
 
     @property
     def refused(self) -> bool:
@@ -136,13 +142,13 @@ class Recorder:
         self._asked: dict[str, Ask] = {}
 
     def earlier(self, ask: Ask) -> Ask | None:
-        """The equal request that ``ask`` repeats: one whose client has gone without the answer.
+        """The equal request that ``ask`` repeats: its client says so, or that one's client has gone without the answer.
 
         Else two equal requests are two samples. A request that repeats none is remembered.
         """
         key = ask.key
         known = self._asked.get(key)
-        if known is not None and known.lost and not known.refused:
+        if known is not None and (ask.again or known.lost) and not known.refused:
             return known
         self._asked[key] = ask
         return None

@@ -75,7 +75,7 @@ class Endpoint:
 
     async def _served(self, request: Request) -> Response:
         try:
-            ask, form = wire.read_chat(await request.body())
+            ask, form = wire.read_chat(await request.body(), request.headers)
         except RequestError as wrong:
             return _refused(wrong)
         put = self._puts.get(request.path_params["trajectory"])

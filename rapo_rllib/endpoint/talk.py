@@ -82,6 +82,7 @@ class _Sequence:
     text: str  # of the last request, as the template writes it, with the thoughts of the turn that answered it
     thoughts: dict[int, str] = field(default_factory=dict)  # of the policy's turns, by their places among the messages
     ends: list[int] = field(default_factory=list)  # in the text, of the thoughts of the turns that were generated in it
+    asked: Ask = field(default_factory=Ask)  # the last request
 
 
 class Talk:
@@ -139,7 +140,7 @@ class Talk:
 
     async def _answered(self, ask: Ask) -> Answer:
         place, sequence = self._prepared(ask)
-        episode = sequence.episode
+        episode, sequence.asked = sequence.episode, ask
         self.refused, self._episode.trajectory.unfitting_tokens = "", 0  # the agent has found a way
         self._recorder.claim(place)
         if place.sequence == len(self._sequences):
@@ -290,11 +291,14 @@ class Talk:
         return Answer(_text(turn, completion, ask), tuple(written), finish, asked, len(completion.token_ids))
 
     def close(self) -> None:
-        """Forget what is being generated, and give the trajectory its other sequences."""
+        """Forget what is being generated, leave out what nobody got, and give the trajectory its other sequences."""
         self._episode.closed = True
         self._run.engine.forget(self._under_way)
-        others = (sequence.episode.trajectory for sequence in self._sequences[1:])
-        self._episode.trajectory.others = [trajectory for trajectory in others if trajectory.steps]
+        trajectories = [sequence.episode.trajectory for sequence in self._sequences]
+        for sequence, trajectory in zip(self._sequences, trajectories, strict=True):
+            if trajectory.steps and sequence.asked.lost and sequence.asked.answered:
+                _cut(trajectory)
+        self._episode.trajectory.others = [trajectory for trajectory in trajectories[1:] if trajectory.steps]
 
 
 def _text(turn: Turn, completion: Completion, ask: Ask) -> str:
@@ -302,3 +306,12 @@ def _text(turn: Turn, completion: Completion, ask: Ask) -> str:
     if completion.finish == "stop":
         return next((completion.text.removesuffix(stop) for stop in ask.stop if completion.text.endswith(stop)), "")
     return str(turn) if turn.calls and (not ask.reads_calls or all(call.problem for call in turn.calls)) else turn.content
+
+
+def _cut(trajectory: Trajectory) -> None:
+    """Take the last turn away: it had no effect on anything."""
+    step = trajectory.steps.pop()
+    for values in (trajectory.token_ids, trajectory.kinds, trajectory.logprobs, trajectory.entropies):
+        del values[step.start :]  # type: ignore[attr-defined]
+    trajectory.text = trajectory.text[: step.text_start]
+    trajectory.version_changes = [change for change in trajectory.version_changes if change[0] < step.start]

@@ -25,6 +25,7 @@ from rapo_rllib.protocol.template import Message
 from rapo_rllib.protocol.turns import Schema
 
 MODEL = "policy"
+RETRY = "x-stainless-retry-count"  # a header of OpenAI's clients
 JSON, EVENTS = "application/json", "text/event-stream"
 
 
@@ -54,7 +55,7 @@ class Form:
         return "".join(f"data: {json.dumps({**head, **part})}\n\n" for part in parts) + "data: [DONE]\n\n"
 
 
-def read_chat(body: bytes) -> tuple[Ask, Form]:
+def read_chat(body: bytes, headers: Mapping[str, str]) -> tuple[Ask, Form]:
     """Read a request for a turn. Raises ``RequestError`` saying what is wrong with it, or not served."""
     data = _mapping(body)
     try:
@@ -68,6 +69,7 @@ def read_chat(body: bytes) -> tuple[Ask, Form]:
         max_tokens=_most_tokens(asked.max_completion_tokens, vars(asked)["max_tokens"]),
         stop=_stop(asked.stop),
         reads_calls=asked.tool_choice != "none",  # the prompt has the tools all the same, so that the history goes on
+        again=headers.get(RETRY, "0").strip() not in ("", "0"),
     )
     if not ask.messages:
         raise RequestError("messages: must not be empty")

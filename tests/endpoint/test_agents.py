@@ -22,6 +22,7 @@ from rapo_rllib.batching.training_batch import TrainingBatch
 from rapo_rllib.endpoint.env import AgentEnv
 from rapo_rllib.endpoint.loop import MOST_CHATS, Agents
 from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
+from rapo_rllib.env_runner.episodes import EpisodeObserver
 from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.env_runner.stream.runner import RunnerStream
 from rapo_rllib.envs.tool_env import ToolEnv
@@ -190,6 +191,15 @@ def slowed(poll: Callable[[], Any], seconds: float) -> Callable[[], Any]:
         return poll()
 
     return slow
+
+
+def test_a_turn_that_nobody_got_is_not_trained(make: Any) -> None:
+    made = make("leaves_for_good", script=nine, latency=20)
+    made.engine.poll = slowed(made.engine.poll, 0.02)
+    for trajectory in made.run():
+        assert trajectory.end == "answer" and len(trajectory.steps) == 1
+        assert made.engine.num_unfinished == 0
+        assert trajectory.num_generated == trajectory.steps[0].stop
 
 
 class Stopping(ScriptedTurns):
@@ -379,6 +389,15 @@ def test_the_return_of_an_agent_that_gives_up_a_request(make: Any) -> None:
 
     ((trajectory,),) = [group.trajectories for group in made.loop.run([QUESTION], observer=Noting())]
     assert (trajectory.end, trajectory.reward, ends) == ("answer", 1.0, [("answer", 1)])
+
+
+def test_the_return_of_an_agent_whose_last_turn_nobody_got(make: Any) -> None:
+    """What is told of the first turn ends with it, when the next has been written; and that is left out at the end."""
+    made = make("leaves_for_good", script=nine, latency=20, group_size=1)
+    made.engine.poll = slowed(made.engine.poll, 0.02)
+    observer = EpisodeObserver(SimpleNamespace(episode=lambda *told: None, environment_created=lambda env: None))  # type: ignore[arg-type]
+    (episode,) = observer.of(made.loop.run([QUESTION], observer=observer))
+    assert (episode.get_return(), episode.is_terminated) == (1.0, True)
 
 
 def test_tools_that_are_not_to_be_called_stay_in_the_prompt(make: Any) -> None:

@@ -28,11 +28,11 @@ def test_a_request_is_read() -> None:
         {"role": "tool", "tool_call_id": "1", "content": "8\ud800"},
     ]
     sent = body(messages=messages, tools=[CALCULATOR], stop="End", max_tokens=7, temperature=0, stream=True)
-    ask, form = read_chat(sent)
+    ask, form = read_chat(sent, {"x-stainless-retry-count": "1"})
     assert ask.messages[0] == {"role": "system", "content": "Be brief."}
     assert ask.messages[2]["tool_calls"][0]["function"]["arguments"] == {"expression": "3 + 5"}
     assert ask.messages[3] == {"role": "tool", "content": "8?", "tool_call_id": "1"}  # half a character is none
-    assert (ask.tools, ask.stop, ask.max_tokens) == ((CALCULATOR,), ("End",), 7)
+    assert (ask.tools, ask.stop, ask.max_tokens, ask.again) == ((CALCULATOR,), ("End",), 7, True)
     assert form == Form(stream=True, usage=False)
 
 
@@ -61,11 +61,11 @@ def test_a_request_is_read() -> None:
 )
 def test_what_is_not_served_is_refused(sent: bytes, message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        read_chat(sent)
+        read_chat(sent, {})
 
 
 def test_tools_that_are_not_to_be_called() -> None:
-    free, none = (read_chat(body(tools=[CALCULATOR], tool_choice=choice))[0] for choice in ("auto", "none"))
+    free, none = (read_chat(body(tools=[CALCULATOR], tool_choice=choice), {})[0] for choice in ("auto", "none"))
     assert free.tools == none.tools == (CALCULATOR,) and (free.reads_calls, none.reads_calls) == (True, False)
     assert free.key != none.key and list(free.prefixes()) == list(none.prefixes())
 
