@@ -147,6 +147,7 @@ class Step:
     observation: str = ""
     reward: float = 0.0  # that the environment paid at it; a trajectory's is their sum
     state: str = ""  # key of the environment's state that it was written in, where its environment tells
+    right: bool | None = None  # whether it is a step of a solution, where its environment can tell
     text_start: int = -1  # where its text begins in that of the trajectory, in characters; -1: not noted
     record: str | None = None  # its text in the text protocol, where it is written in another form
     calls: tuple[ToolUse, ...] = ()  # of a turn with several

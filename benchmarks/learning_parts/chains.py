@@ -176,3 +176,7 @@ class Chains(ToolEnv):
         source = ChainQuestions(replace(options, seed=options.seed + OTHERS), "train") if options.traces_of_others else asked
         for index in (index for index in range(len(source)) if source.chain(index).text not in texts):
             yield ExpertTrajectory(source[index], expert_steps(source.chain(index), options.protocol), 1.0, "chains/expert")
+
+    def step_right(self, question: Question, output: str) -> bool | None:
+        """Whether a call's output is a value of the chain."""
+        return output in {str(value) for value in parse_chain(question.text).values[1:]}

@@ -213,7 +213,10 @@ def figures(runs: Runs) -> dict[str, Any]:
         "first_success": {**_median([first_success(rows) for rows in runs.values()]), "rate": waited(list(runs.values()))},
         "diversity": _over(iterations, "diversity"),
         "groups_with_signal": 1 - _over(iterations, "groups_without_signal"),
-        "late": {name: _over(late, name) for name in ("accuracy_retrieved", "accuracy_others")},
+        "late": {
+            name: _over(late, name)
+            for name in ("accuracy_retrieved", "accuracy_others", "accuracy_right_step_retrieved", "accuracy_right_step_others")
+        },
         **{name: _over(iterations, name) for name in ("own_question", "shows_answer", "z_ret", "z_on_policy")},
         "answers_copied": _pooled(iterations, "answers_copied", "answers_count"),
     }

@@ -12,7 +12,7 @@ from typing import Any
 from learning_parts.measures import diversity, newest_transcripts, solved_once
 
 _SAME = (
-    *("accuracy_retrieved", "accuracy_others"),
+    *("accuracy_retrieved", "accuracy_others", "accuracy_right_step_retrieved", "accuracy_right_step_others"),
     *("own_question", "shows_answer", "answers_count", "answers_copied", "count"),
 )
 # of retrieval, as rows of the study have it -> as the plugin logs it

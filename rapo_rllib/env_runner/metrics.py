@@ -34,11 +34,16 @@ def effect_metrics(trajectories: Sequence[Trajectory], objective: ObjectiveSetti
     shown = [(t, r) for t in counted for r in t.own_retrievals if r.source != FALLBACK]
     answers = [(t, r) for t, r in shown if r.answer]
     wrong = [(t, r) for t, r in answers if not r.shows_answer]
+    begun_right = [[t for t in those if t.steps and t.steps[0].right] for those in (retrieved, others)]
     return {
         "retrieved_count": float(len(retrieved)),
         "accuracy_retrieved": mean(t.correct for t in retrieved),
         "others_count": float(len(others)),
         "accuracy_others": mean(t.correct for t in others),
+        "right_step_retrieved_count": float(len(begun_right[0])),
+        "accuracy_right_step_retrieved": mean(t.correct for t in begun_right[0]),
+        "right_step_others_count": float(len(begun_right[1])),
+        "accuracy_right_step_others": mean(t.correct for t in begun_right[1]),
         "own_question": mean(r.own_question for _, r in shown),
         "shows_answer": mean(r.shows_answer for _, r in shown),
         "answers_count": float(len(answers)),

@@ -93,7 +93,7 @@ class ToolEnv(TextEnv):
         """Play one generated step: a text in the text protocol, or a :class:`Turn` with parsed calls.
 
         Complete tool calls are run: the observation is their bare output, info has ``tool``, ``tool_error``, ``tool_seconds``,
-        and ``tool_calls`` of a turn with several.
+        ``tool_calls`` of a turn with several, and ``step_right`` where the environment knows a solution.
         Anything else ends the episode: info has ``correct``, ``format_ok``, ``predicted``, the ``reward_terms`` that add up
         to the reward, the ``step_rewards`` of it that single steps earned, and ``score_failure`` if the scorer could not judge.
         One call too many truncates it, scored as unanswered, with ``end = "tool_limit"``.
@@ -153,8 +153,15 @@ class ToolEnv(TextEnv):
         return tool.tag, result
 
     def _info_of(self, results: Sequence[tuple[str, ToolResult]]) -> dict[str, Any]:
+        assert self._question is not None
         names = {tag: tool.name for tag, tool in self._tools.items()}
-        return info_of([ToolUse(names.get(tag, tag), result.error, result.seconds) for tag, result in results])
+        info = info_of([ToolUse(names.get(tag, tag), result.error, result.seconds) for tag, result in results])
+        judged = [self.step_right(self._question, result.text) for _, result in results]
+        return info if None in judged else {**info, "step_right": all(judged)}
+
+    def step_right(self, question: Question, output: str) -> bool | None:
+        """Whether a tool's output is one of a solution to the question; None: that is not known. For metrics alone."""
+        return None
 
     def truncate(self) -> tuple[float, dict[str, Any]]:
         """Judge an episode that a budget of the rollout ends behind a tool call: as one without an answer, by all its terms.

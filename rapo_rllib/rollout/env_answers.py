@@ -117,6 +117,7 @@ _INFO: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tool_error": (_is_error, "a text or None"),
     "tool_seconds": (_is_number, _NUMBER),
     "tool_calls": (_is_list(_is_use), "a list of (tool, error, seconds)"),
+    "step_right": (lambda value: value is None or _is_flag(value), "true, false or None"),
     "correct": (_is_flag, "true or false"),
     "format_ok": (_is_flag, "true or false"),
     "end": (_is_error, "a text"),

@@ -186,7 +186,7 @@ class Episode:
         """Note what the environment made of the last step."""
         step, info = self.trajectory.steps[-1], result.info
         step.tool, step.tool_error, step.tool_seconds = info.get("tool"), info.get("tool_error"), info.get("tool_seconds", 0.0)
-        step.observation = str(result.observation)
+        step.observation, step.right = str(result.observation), info.get("step_right")
         step.calls = tuple(ToolUse(*use) for use in info.get("tool_calls", ()))
         self.state = str(info.get("state", ""))
         self._pay(result.reward)

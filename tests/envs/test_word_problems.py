@@ -156,6 +156,24 @@ def test_the_smallest_numbers_still_make_problems() -> None:
         assert len(problems(options, "train", 200)) + len(problems(options, "test", 100)) == 300
 
 
+@pytest.mark.process
+def test_a_call_is_right_if_its_value_is_one_of_the_solution() -> None:
+    config = {"steps": [2, 3], "num_train": 50}
+    env, source = WordProblems(config), WordProblems.questions(config, "train")
+    problem, question = source.problem(7), source[7]
+    env.reset(options={"question": question})
+    told = {}
+    for code in (problem.operations[0].code, problem.operations[-1].code, "1 - 5000"):
+        told[code] = env.step(f"<python>{code}</python>")[4]["step_right"]
+    assert list(told.values()) == [True, True, False]
+    assert "step_right" not in env.step("<answer>1</answer>")[4]
+    strangers = (replace(question, id="word-train-3-8"), replace(question, id="gsm8k-1"), replace(question, text="Another?"))
+    for stranger in strangers:
+        env.reset(options={"question": stranger})
+        assert "step_right" not in env.step("<python>1 + 1</python>")[4]
+    env.close()
+
+
 @pytest.mark.parametrize("tool", ["calculator", {"name": "calculator", "limits": {"timeout_s": 2}}])
 def test_the_expert_calls_the_calculator_where_there_is_one(tool: object) -> None:
     config = {"tools": [tool], "num_train": 20, "steps": [1, 3], "reward": {"format": 0.5}}
@@ -164,7 +182,7 @@ def test_the_expert_calls_the_calculator_where_there_is_one(tool: object) -> Non
         env.reset(options={"question": expert.question})
         for step in expert.steps[:-1]:
             call, _, result = step.partition("</calculator>")
-            observation, *_ = env.step(f"{call}</calculator>")
-            assert result == f"\n<result>\n{observation}\n</result>\n"
+            observation, *_, info = env.step(f"{call}</calculator>")
+            assert result == f"\n<result>\n{observation}\n</result>\n" and info["step_right"]
         assert env.step(expert.steps[-1])[1] == 1.5
     env.close()

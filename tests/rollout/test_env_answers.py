@@ -33,6 +33,7 @@ BAD = [
     ({"info": {"tool_error": True}}, "info['tool_error'] = "),
     ({"info": {"correct": "no"}}, "info['correct'] = "),
     ({"info": {"format_ok": None}}, "info['format_ok'] = "),
+    ({"info": {"step_right": "yes"}}, "info['step_right'] = "),
     ({"info": {"end": 1}}, "info['end'] = "),
 ]
 

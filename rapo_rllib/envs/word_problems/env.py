@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,6 +24,7 @@ MAX_STEPS = 4
 _STEPS = f"[fewest, most] in 1..{MAX_STEPS}"
 _TEST_SHARE = 5  # every fifth instance belongs to the test split
 _ATTEMPTS = 1000
+_NAME = re.compile(r"word-(?P<split>train|test)-\d+-(?P<index>\d+)")
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class WordProblems(ToolEnv):
     """Grade-school word problems of one to four arithmetic operations, with whole numbers as answers."""
 
     options_class: ClassVar[type[ToolEnvOptions]] = WordProblemsOptions
+    _solved: tuple[Question, frozenset[str] | None] | None = None  # the last question that was asked about
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> WordProblemQuestions:
@@ -115,3 +118,18 @@ class WordProblems(ToolEnv):
             calls = [(operation.code, str(operation.value)) for operation in problem.operations]
             steps = solved(calls, str(problem.answer), options.expert_tool, options.protocol)
             yield ExpertTrajectory(source.question(index, problem), steps, 1.0, "word_problems/solver")
+
+    def step_right(self, question: Question, output: str) -> bool | None:
+        """Whether a call's output is the value of one of the solution's operations; None for a question from elsewhere."""
+        if self._solved is None or self._solved[0] != question:
+            self._solved = question, self._values(question)
+        values = self._solved[1]
+        return None if values is None else output.strip() in values
+
+    def _values(self, question: Question) -> frozenset[str] | None:
+        """The values of the operations that solve it; None if these options do not make it."""
+        named = _NAME.fullmatch(question.id)
+        if named is None:
+            return None
+        problem = WordProblemQuestions(self.options, named["split"]).problem(int(named["index"]))
+        return frozenset(str(operation.value) for operation in problem.operations) if problem.text == question.text else None
