@@ -46,8 +46,8 @@ class Tool(Protocol):
     only if the tool itself is broken. A method ``close()``, if there is one, is called when the tool is no longer used.
 
     ``description``, ``argument`` and ``parameters``, if it has them, are what a prompt in the model's own format says of it:
-    see ``schema.py``. A tool with ``parameters`` is given the JSON of its arguments. One with ``keeps_time = True`` returns
-    within its limits by itself, so that its calls need not be abandoned.
+    see ``schema.py``. A tool with ``parameters`` is given the JSON of arguments that fit them. One with ``keeps_time = True``
+    returns within its limits by itself, so that its calls need not be abandoned.
     """
 
     name: str

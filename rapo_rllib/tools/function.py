@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 from rapo_rllib.errors import ToolError
 from rapo_rllib.tools.base import ToolLimits, ToolResult
-from rapo_rllib.tools.schema import NAME, arguments_of, tool_schema
+from rapo_rllib.tools.schema import NAME
 
 _RUNS_WITH = "give every argument a type hint, and the docstring a description and an `Args:` section in Google's style"
 _UNFIT = {
@@ -49,15 +49,11 @@ class JsonFunction:
             raise ValueError(f"env_config.tools: function {name!r}: no schema can be made of it: {error}") from error
         self.description, self.parameters = declared["description"], _with_null(declared["parameters"])
         self._function = function
-        self._schema = tool_schema(self)
 
     def run(self, input: str) -> ToolResult:
-        """Call the function with the arguments in ``input``, a JSON object; with a single text, the text itself will do."""
-        arguments, problem = arguments_of(self._schema, input)
-        if problem:
-            return ToolResult(f"Error: {problem}", "arguments")
+        """Call the function with the arguments in ``input``, a JSON object that fits its schema."""
         try:
-            found = self._function(**arguments)
+            found = self._function(**json.loads(input))
             if isinstance(found, str | ToolResult):
                 return found if isinstance(found, ToolResult) else ToolResult(found)
             return ToolResult(json.dumps(found, ensure_ascii=False, default=str))
@@ -98,11 +94,8 @@ def _problem_of(function: Any, name: str) -> str:
         return "is a generator: return the whole output"
     if not NAME.fullmatch(name):
         return "has no name that a policy can call it by: write it with def, in letters, digits, _ and -"
-    try:
-        parameters = inspect.signature(function).parameters
-    except (ValueError, TypeError) as error:
-        return f"does not tell its arguments: {error}"
-    return next((_UNFIT[p.kind].format(p.name) for p in parameters.values() if p.kind in _UNFIT), "")
+    parameters = inspect.signature(function).parameters.values()
+    return next((_UNFIT[p.kind].format(p.name) for p in parameters if p.kind in _UNFIT), "")
 
 
 def _open_parameters(function: Any) -> list[inspect.Parameter]:

@@ -96,7 +96,7 @@ def arguments_of(schema: Schema, said: str) -> tuple[dict[str, Any], str]:
         return {}, ""
     arguments, problem = read_object(said)
     if name is not None and arguments is None:
-        return {name: said}, ""
+        arguments, problem = read_object(json.dumps({name: said}))
     if problem or arguments is None:
         return {}, f"the arguments of {schema['function']['name']} {problem}"
     problem = problem_of(schema, arguments)

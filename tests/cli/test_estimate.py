@@ -115,21 +115,3 @@ def test_other_algorithms_are_not_known(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["train", "file", str(tmp_path / "ppo.yaml"), "--estimate"])
     assert result.exit_code == 1
     assert "only jobs of RAPO can be estimated" in result.output
-
-
-def test_gpus_of_another_machine(tmp_path: Path) -> None:
-    """SmolLM2 in float32 with gradients and moments: 16 bytes a parameter, 2.00 GiB, beside CUDA and activations.
-
-    A job that does not fit is told what makes it less; the number of GPUs and the memory of that machine are nobody's guess.
-    """
-    gpus = {"num_learners": 1, "num_gpus_per_learner": 1, "num_env_runners": 1, "num_gpus_per_env_runner": 1}
-    path = write_job(tmp_path, max_tokens_per_micro_batch=150, **gpus)
-    fits = {fit["where"]: fit for fit in estimated(path, "--gpu-gib", "8")["fits"]}
-    assert [fit["fits"] for fit in fits.values()] == [None, None, True, True]
-    learner = fits["memory of a GPU of: learner"]
-    assert learner["there"] == 8 * 2**30
-    assert 16 * SMOLLM2 + 2**29 < learner["needed"] < 16 * SMOLLM2 + 2**30
-    small = {fit["where"]: fit for fit in estimated(path, "--gpu-gib", "1.4", status=DOES_NOT_FIT)["fits"]}
-    assert small["memory of a GPU of: learner"]["text"].startswith("does not fit: memory of a GPU of: learner: needs ")
-    assert "learner_parallelism: fsdp over more learners" in small["memory of a GPU of: learner"]["text"]
-    assert small["memory of a GPU of: engine"]["fits"]

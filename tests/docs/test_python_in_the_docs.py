@@ -80,6 +80,6 @@ def test_code_in_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
     tool = JsonFunction(names["run_code"], "run_code")
     with local_service(lambda request: Reply({"run_result": {"stdout": "42\n", "stderr": ""}})) as service:
         monkeypatch.setenv("SANDBOX_URL", service.url)
-        assert tool.run("print(6 * 7)").text == "42\n"
+        assert tool.run('{"code": "print(6 * 7)"}').text == "42\n"
     (request,) = service.requests
     assert request.path == "/run_code" and request.json == {"code": "print(6 * 7)", "language": "python", "run_timeout": 5}

@@ -186,10 +186,10 @@ class Breaks(Counts):
 def test_a_function_is_a_tool() -> None:
     tool = shared_tools({"name": f"{__name__}:shout", "options": {"mark": "?"}, "limits": {"max_output_chars": 4}})[0]
     assert (tool.name, tool.tag, tool.limits.timeout_s) == ("shout", "shout", 30.0)
-    result = tool.run("oh")
+    result = tool.run(tool.read("oh")[0])
     assert result.text == "OH?"
     assert result.seconds > 0
-    assert tool.run("longer").text == "LONG\n... (output cut after 4 characters)"
+    assert tool.run('{"input": "longer"}').text == "LONG\n... (output cut after 4 characters)"
 
 
 def test_what_a_tool_raises_is_raised() -> None:

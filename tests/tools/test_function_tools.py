@@ -348,18 +348,11 @@ class Waits:
         (no_hint, "function 'no_hint': Argument city is missing a type hint"),
         (no_description, "function 'no_description': .*no description for the argument 'city'"),
         (partial(Code), "function 'Code' is a class"),
-        (max, "function 'max' does not tell its arguments"),
     ],
 )
 def test_a_function_that_no_policy_can_call_is_refused(function: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"env_config.tools: .*{message}"):
         ToolEnv({"tools": [function]})
-
-
-def test_a_name_of_such_a_function_is_refused_alike() -> None:
-    for name in ("generates", "waits", "takes_all", "takes_any", "by_place", "no_hint"):
-        with pytest.raises(ValueError, match=f"env_config.tools: function '{name}'"):
-            ToolEnv({"tools": [f"{HERE}:{name}"]})
 
 
 def test_objects_that_are_written_alike_are_two_tools() -> None:
@@ -386,11 +379,6 @@ def test_the_prompt_of_tags_shows_its_schema() -> None:
 def test_a_tool_that_cannot_be_shown_is_refused(entry: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         native(entry)
-
-
-def test_two_tools_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="'weather' and 'weather' are both called by <weather>"):
-        native(weather, {"name": f"{HERE}:weather", "limits": {"timeout_s": 1}})
 
 
 def test_the_check_of_tags_is_refused() -> None:

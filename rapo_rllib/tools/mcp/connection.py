@@ -59,7 +59,8 @@ class McpConnection:
 
     def __init__(self, options: McpOptions, timeout_s: float) -> None:
         self._options = options
-        self._http = None if options.url is None else HttpWatch(options.token_env)
+        self._http = HttpWatch(options.token_env)  # nothing is seen of a program
+        self._needs_session = options.url is not None and options.ends_with_session
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (what a program writes to stderr, for as long as it lives)
         self._lost = ""
         self._client: Any = None
@@ -85,8 +86,14 @@ class McpConnection:
         """The whole life of the session, in one task, as ``mcp`` wants it."""
         self._serving = asyncio.current_task()
         try:
-            async with self._transport() as server, mcp.Client(server, mode=self._mode) as client:
-                self._check_session()
+            # over HTTP the newest version of the protocol lacks sessions, by which a server reports lost state
+            mode: Literal["legacy", "auto"] = "legacy" if self._needs_session else "auto"
+            async with self._transport() as server, mcp.Client(server, mode=mode) as client:
+                if self._needs_session and not self._http.has_session:
+                    raise ConnectionError(
+                        "it gives no session, so a restart without its state would go unnoticed: serve it with "
+                        "sessions, or set mcp.state: none if its state survives restarts"
+                    )
                 cursor = None
                 while True:
                     page = await client.list_tools(cursor=cursor)
@@ -116,21 +123,8 @@ class McpConnection:
             given = mcp.StdioServerParameters(**program, env=options.environment(), encoding_error_handler="replace")
             yield mcp.stdio_client(given, errlog=self._log)
             return
-        assert self._http is not None
         async with self._http.client() as client:
             yield streamable_http_client(options.url, http_client=client)
-
-    @property
-    def _mode(self) -> Literal["legacy", "auto"]:
-        """Return the protocol's mode: over HTTP its newest version lacks sessions, by which a server reports lost state."""
-        return "legacy" if self._http is not None and self._options.ends_with_session else "auto"
-
-    def _check_session(self) -> None:
-        if self._http is not None and self._options.ends_with_session and not self._http.has_session:
-            raise ConnectionError(
-                "it gives no session, so a restart without its state would go unnoticed: serve it with "
-                "sessions, or set mcp.state: none if its state survives restarts"
-            )
 
     async def _started(self, timeout_s: float) -> None:
         try:
@@ -177,13 +171,12 @@ class McpConnection:
         return call.done() or not call.cancel()
 
     def _answer(self, call: asyncio.Future[Any]) -> Any:
-        forgotten = "" if self._http is None else self._http.forgotten
         try:
             return call.result()
         except mcp.MCPError as error:
-            if error.code != CONNECTION_CLOSED and not forgotten:
+            if error.code != CONNECTION_CLOSED and not self._http.forgotten:
                 raise
-            self._lose(forgotten or "the server has died")
+            self._lose(self._http.forgotten or "the server has died")
         except Exception as error:
             self._lose(f"the server cannot be reached: {error}")
         raise ServerLostError(self._lost)
@@ -224,7 +217,7 @@ class McpConnection:
         if not self._log.closed:
             self._log.seek(0)
             said = self._log.read().strip().splitlines()
-        if self._http is not None and isinstance(error, mcp.MCPError) and self._http.problem:
+        if isinstance(error, mcp.MCPError) and self._http.problem:
             return self._http.problem
         return f"{error}" + (f" (it wrote: {said[-1][:200]})" if said else "")
 
@@ -237,7 +230,7 @@ class McpConnection:
     def end(self) -> None:
         """Begin to end, in the thread of the sessions."""
         self._lost = self._lost or "the session has ended"
-        if self._http is not None:  # what ends a program has deadlines of its own, and leaves it behind if it is cancelled
+        if self._options.url is not None:  # what ends a program has deadlines, and leaves it behind if it is cancelled
             _loop().call_later(_END_S, self._task.cancel)
         if self._client is not None:
             self._closing.set()
