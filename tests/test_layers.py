@@ -3,7 +3,9 @@
 import ast
 import re
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -31,6 +33,9 @@ FACE = "__init__.py"  # loads what stands above it when it is used
 
 # (importer, imported): folders that must not know each other, whatever their order.
 STRANGERS = (("corpus", "buffer"), ("envs", "buffer"), ("batching", "envs"))
+
+# Files whose class declares what the class of another package that it extends has set: RLlib's, FSDP's, vLLM's.
+DECLARING = ("algorithm/algorithm.py", "learner/fsdp.py", "learner/learner.py", "rollout/vllm/worker.py")
 
 # Packages from outside that only these files may import.
 HOMES = {
@@ -124,6 +129,15 @@ def faults(root: Path) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def siblings(root: Path) -> list[str]:
+    """Prefixes that three files or more of a folder share (``run.py``, ``run_name.py``): they want a folder of their own."""
+    found = []
+    for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
+        count = Counter(file.stem.split("_")[0] for file in folder.glob("*.py") if file.stem != "__init__")
+        found += [f"{folder.relative_to(root).as_posix()}: {prefix}_*" for prefix, many in count.items() if many >= 3]
+    return found
+
+
 def circles(root: Path) -> list[set[str]]:
     """Files of which each comes back to itself over imports, those for hints included."""
     graph: dict[str, set[str]] = {}
@@ -157,6 +171,82 @@ def lonely(root: Path) -> list[str]:
             importers.setdefault(target or "", set()).add(path)
     short = (path for path, text in texts.items() if text.count("\n") < FEW_LINES and not matches(path, SMALL))
     return sorted(path for path in short if len(importers.get(path, ())) < 2)
+
+
+def _is_own(declared: ast.AnnAssign, path: str) -> bool:
+    """Whether a declaration without a value is a field, or a constant of subclasses."""
+    return "ClassVar" in ast.unparse(declared.annotation) or path in DECLARING
+
+
+def borrowed(tree: ast.AST, path: str) -> list[str]:
+    """Attributes that a class declares and never sets: those of a host that it is mixed into."""
+    found = []
+    for cls in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        bases = " ".join(ast.unparse(base) for base in cls.bases)
+        if cls.decorator_list or any(kind in bases for kind in ("Protocol", "NamedTuple", "TypedDict")):
+            continue
+        stores = [node for node in ast.walk(cls) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+        own = {node.attr for node in stores}
+        declared = (node for node in cls.body if isinstance(node, ast.AnnAssign) and node.value is None)
+        found += [
+            f"{path}:{node.lineno}: {cls.name}.{node.target.id}"
+            for node in declared
+            if isinstance(node.target, ast.Name) and node.target.id not in own and not _is_own(node, path)
+        ]
+    return found
+
+
+def untyped_settings(tree: ast.AST, path: str) -> list[str]:
+    """Arguments and attributes that are called ``config`` or ``settings`` and typed ``Any``."""
+    named = [(node.arg, node) for node in ast.walk(tree) if isinstance(node, ast.arg)]
+    named += [
+        (node.target.id, node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+    return [
+        f"{path}:{node.lineno}: {name}"
+        for name, node in named
+        if name in ("config", "settings", "self.config", "self.settings")
+        and node.annotation is not None
+        and ast.unparse(node.annotation) == "Any"
+    ]
+
+
+def in_all_files(root: Path, rule: Callable[[ast.AST, str], list[str]]) -> list[str]:
+    files = sorted(root.rglob("*.py"))
+    return [
+        fault for file in files for fault in rule(tree_of(file.read_text(encoding="utf-8")), file.relative_to(root).as_posix())
+    ]
+
+
+def test_no_class_declares_attributes_of_its_host() -> None:
+    """What needs something of another object is given it, and is owned: ``learner.weights.publish()`` says where it happens."""
+    assert in_all_files(ROOT, borrowed) == []
+
+
+def test_no_settings_are_untyped() -> None:
+    assert in_all_files(ROOT, untyped_settings) == []
+
+
+def test_a_mixin_and_untyped_settings_are_seen() -> None:
+    text = """
+        class Mixin:
+            config: Any
+            group: Group
+            kind: ClassVar[str]
+            own: int
+
+            def __init__(self, settings: Any, model: Any) -> None:
+                self.own = 1
+
+        @dataclass
+        class Data:
+            field: int
+    """
+    tree = tree_of(textwrap.dedent(text))
+    assert borrowed(tree, "a.py") == ["a.py:3: Mixin.config", "a.py:4: Mixin.group"]
+    assert sorted(untyped_settings(tree, "a.py")) == ["a.py:3: config", "a.py:8: settings"]
 
 
 def test_package_keeps_the_order() -> None:
@@ -256,6 +346,15 @@ def test_the_architecture_page_knows_every_folder() -> None:
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     named = [name.rstrip("/") for row in rows for name in re.findall(r"`([^`]+)`", row)]
     assert named == [folder for folder in FOLDERS if folder not in ("registration.py", "__init__.py")]
+
+
+def test_no_three_siblings_share_a_prefix() -> None:
+    assert siblings(ROOT) == []
+
+
+def test_siblings_with_a_prefix_are_seen(tmp_path: Path) -> None:
+    tree = write_tree(tmp_path, dict.fromkeys(("learner/rank_a.py", "learner/rank_b.py", "learner/rank_c.py"), ""))
+    assert siblings(tree) == ["learner: rank_*"]
 
 
 def test_a_short_file_belongs_to_its_only_importer() -> None:
