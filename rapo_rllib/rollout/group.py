@@ -112,13 +112,12 @@ class RolloutGroup:
         if not episode.trajectory.own_steps:
             return []  # it branched off at this very tool result
         room = min(branching.branches - 1, self._room_for(episode.trajectory.hybrid))
-        if room <= 0 or episode.opening_entropy is None or not self._wants_fork(episode, branching, now):
+        if room <= 0 or (before := episode.opening_entropy) is None or not self._wants_fork(episode, branching, before, now):
             return []
         return [forked for branch in range(room) if (forked := self._forked(episode, branch)) is not None]
 
-    def _wants_fork(self, episode: Episode, branching: BranchingSettings, now: float) -> bool:
-        assert episode.opening_entropy is not None
-        change = normalized_entropy_change(now, episode.opening_entropy, len(self.plan.chat.tokenizer))
+    def _wants_fork(self, episode: Episode, branching: BranchingSettings, before: float, now: float) -> bool:
+        change = normalized_entropy_change(now, before, len(self.plan.chat.tokenizer))
         probability = branch_probability(change, branching.base_prob, branching.entropy_weight)
         if branching.rule == "coin":
             # a coin of its own: whether there is room is up to timing
