@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rapo_rllib.agents.agent import Attempt
 from rapo_rllib.agents.journal import Journal
-from rapo_rllib.buffer.build import NOTE, SHAPE, BestOf, build_lock, cut
+from rapo_rllib.buffer.build import NOTE, BestOf, build_lock, cut
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.types import ExpertTrajectory, Question, StepTrace
 
@@ -50,7 +50,7 @@ class Keeping:
         with build_lock(buffer):
             self.added = buffer.insert(BestOf().improving(self._traces(journal, questions, buffer.settings.level, tell))).added
             buffer.fit_index()
-            if not self.unfinished and buffer.note(NOTE, SHAPE) is None:
+            if not self.unfinished and buffer.note(NOTE) is None:
                 buffer.set_note(NOTE, {"traces": f"agent:{self.source}", "max_traces": None})
 
     def _traces(

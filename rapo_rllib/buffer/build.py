@@ -22,7 +22,6 @@ from rapo_rllib.types import ExpertTrajectory, StepTrace
 logger = logging.getLogger(__name__)
 
 NOTE = "built"
-SHAPE = {"traces": str | None, "max_traces": int | None}  # of that note
 
 
 def step_traces(expert: ExpertTrajectory) -> list[StepTrace]:
@@ -136,7 +135,7 @@ def _built(
     guard: LeakGuard | None,
 ) -> int:
     wanted = {"traces": buffer.settings.traces, "max_traces": max_traces}
-    built = buffer.note(NOTE, SHAPE) if buffer.exists() else None
+    built = buffer.note(NOTE) if buffer.exists() else None
     damaged = built is not None and traces is not None and buffer.missing() > 0
     if built is not None and _serves(buffer, built, wanted, traces is None) and not damaged:
         buffer.create()  # checks that embedder and level are the same

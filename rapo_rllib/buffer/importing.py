@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from rapo_rllib.buffer.build import NOTE as BUILT
-from rapo_rllib.buffer.build import SHAPE, BestOf, build_lock, cut
+from rapo_rllib.buffer.build import BestOf, build_lock, cut
 from rapo_rllib.buffer.keys import id_of
 from rapo_rllib.buffer.leak_guard import REFUSED, LeakGuard, question_of
 from rapo_rllib.buffer.rows import fits
@@ -99,7 +99,7 @@ def import_traces(
         steps = report.steps.once(usable_traces(plan, Counter()))
         written = buffer.insert(islice(steps, plan.max_traces), tell)
         buffer.fit_index()
-        buffer.set_note(BUILT, buffer.note(BUILT, SHAPE) or {"traces": BUILT_FROM, "max_traces": None})
+        buffer.set_note(BUILT, buffer.note(BUILT) or {"traces": BUILT_FROM, "max_traces": None})
         return written
 
 

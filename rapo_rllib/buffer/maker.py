@@ -6,13 +6,14 @@ that need not ask take it over (:func:`adopted`).
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import RECIPES
-from rapo_rllib.embedding.made_by import SHAPE, difference, facts_of, lasting_name, made_by
+from rapo_rllib.embedding.made_by import difference, lasting_name, made_by
 from rapo_rllib.milvus.collection import Collection
 from rapo_rllib.milvus.handle import milvus_at
 from rapo_rllib.settings import BufferSettings
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from rapo_rllib.buffer.embedder import Embedder
 
 MADE_BY = "embedder"  # the note's name
-MAKER = {"name": str, "level": str, **SHAPE}
 
 
 def maker_of(embedder: Embedder, level: str) -> dict[str, Any]:
@@ -71,10 +71,10 @@ def adopted(settings: BufferSettings) -> BufferSettings:
         RetrievalError: Milvus does not answer.
     """
     with closing(milvus_at(settings.uri, settings.timeout_s, uri_key=URI_KEY)) as milvus:
-        stored = Collection(milvus, settings.collection).note(MADE_BY, MAKER) if milvus.exists(settings.collection) else None
+        stored = Collection(milvus, settings.collection).note(MADE_BY) if milvus.exists(settings.collection) else None
     if stored is None:
         return settings
-    facts = facts_of(stored)
+    facts = json.loads(stored["fingerprint"])
     recipes: dict[str, Any] = {text: name for name, text in RECIPES.items()}
     return replace(
         settings,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from rapo_rllib.buffer.leak_guard import LeakGuard, digest_of
-from rapo_rllib.buffer.maker import MADE_BY, MAKER
+from rapo_rllib.buffer.maker import MADE_BY
 from rapo_rllib.buffer.store import StepTraceBuffer
 
 TELL_EVERY = 1000  # step traces
@@ -47,7 +47,7 @@ def statistics(
         ValueError: there is no such buffer, or it is empty.
         RetrievalError: Milvus does not answer.
     """
-    made_by = buffer.note(MADE_BY, MAKER) or {}
+    made_by = buffer.note(MADE_BY) or {}
     stats = BufferStats(f"{buffer.uri} ({buffer.collection})", made_by.get("name", "unknown"))
     total, digests = buffer.count(), set[bytes]()
     for trace in buffer.all_traces():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rapo_rllib.buffer.choices import URI_KEY, condition_of
 from rapo_rllib.buffer.drawing import Drawable, random_traces
 from rapo_rllib.buffer.embedder import Embedder
-from rapo_rllib.buffer.maker import MADE_BY, MAKER, check_maker, maker_of
+from rapo_rllib.buffer.maker import MADE_BY, check_maker, maker_of
 from rapo_rllib.buffer.rows import FIELDS, NAMES, check_columns, retrieved_of, trace_of
 from rapo_rllib.buffer.shown_answers import nearest_without_answers
 from rapo_rllib.buffer.writing import TraceWriter, Written
@@ -202,7 +202,7 @@ class StepTraceBuffer(Collection):
         self.drawable.forget()
 
     def _noted(self) -> int:
-        return int((self.note(STORED, {"count": int}) or {}).get("count", 0))
+        return int((self.note(STORED) or {}).get("count", 0))
 
     def _check_whole(self) -> None:
         if missing := self.missing():
@@ -213,7 +213,7 @@ class StepTraceBuffer(Collection):
             )
 
     def _check_maker(self) -> None:
-        check_maker(self.note(MADE_BY, MAKER), self.embedder, self.settings.level, self.where)
+        check_maker(self.note(MADE_BY), self.embedder, self.settings.level, self.where)
         check_columns(self.milvus.shape(self.collection).columns, self.where)
         self._checked = True
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from rapo_rllib.corpus.passages import MAX_SOURCE_ID_BYTES, Passage
 from rapo_rllib.embedding.local import TextEncoder
-from rapo_rllib.embedding.made_by import SHAPE, difference, lasting_name, made_by
+from rapo_rllib.embedding.made_by import difference, lasting_name, made_by
 from rapo_rllib.milvus.collection import Collection
 from rapo_rllib.milvus.handle import milvus_at
 from rapo_rllib.milvus.schema import Field
@@ -27,7 +27,6 @@ FUSION_CONSTANT = 60  # k of Cormack et al. (2009), who introduced the formula
 FUSION_DEPTH = 50  # how far down either ranking is read
 DEFAULT_EMBEDDER = "all-minilm-l6-v2"
 NOTE = "corpus"
-FACTS = {"embedder": str, "files": [str], "complete": bool, **SHAPE}  # its shape
 WORDS = "passage"  # title, newline, text: one column, because BM25 reads one
 FIELDS = (Field("id", max_bytes=64), Field("source_id", max_bytes=MAX_SOURCE_ID_BYTES), Field("title"), Field(WORDS))
 NAMES = tuple(field.name for field in FIELDS)
@@ -83,7 +82,7 @@ class PassageCollection(Collection):
                 f"{self.place.prefix}uri, {self.place.prefix}collection: there is no collection {self.where}. Make it: "
                 f"rllib corpus build FILE --uri {self.place.uri} --collection {self.collection}"
             )
-        found = self.note(NOTE, FACTS)
+        found = self.note(NOTE)
         if found is None:
             raise ValueError(
                 f"{self.place.prefix}collection: collection {self.where} is no corpus of this package; name another"

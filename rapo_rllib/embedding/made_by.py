@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.embedding.local import PACKAGED_EMBEDDERS
-from rapo_rllib.errors import RetrievalError
-from rapo_rllib.services.json_files import parsed
 
 if TYPE_CHECKING:
     import numpy as np
 
 MIN_COSINE = 0.99  # of the fixed text's vectors; of both precisions of the same weights it is above
-SHAPE = {"fingerprint": str, "probe": [float]}  # of a note
 
 
 def made_by(fingerprint: str, probe: np.ndarray) -> dict[str, Any]:
@@ -31,14 +28,6 @@ def lasting_name(name: str) -> str:
     """Return a name that means the same wherever a command runs: of a folder its absolute path; other names as they are."""
     folder = Path(name).expanduser()
     return str(folder.resolve()) if name not in PACKAGED_EMBEDDERS and folder.is_dir() else name
-
-
-def facts_of(note: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts in a note. Raises ``RetrievalError`` if it has none."""
-    try:
-        return dict(parsed(note["fingerprint"], dict, "the fingerprint of the embedder"))
-    except ValueError as error:
-        raise RetrievalError(f"{error}. Restore a copy, or drop the collection and fill it anew.") from error
 
 
 def difference(note: Mapping[str, Any], fingerprint: str, probe: np.ndarray) -> str:
@@ -53,7 +42,7 @@ def difference(note: Mapping[str, Any], fingerprint: str, probe: np.ndarray) -> 
     """
     import numpy as np
 
-    there, here = ({"pooling": "mean", **facts} for facts in (facts_of(note), json.loads(fingerprint)))
+    there, here = ({"pooling": "mean", **facts} for facts in map(json.loads, (note["fingerprint"], fingerprint)))
     names = (name for name in sorted({*there, *here}) if there.get(name) != here.get(name))
     if different := [f"{name}: {there.get(name)!r} there, {here.get(name)!r} here" for name in names]:
         return "; ".join(different)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.handle import Milvus
 from rapo_rllib.milvus.schema import Field
-from rapo_rllib.services.json_files import parsed
 
 FIELDS = (Field("id", max_bytes=256), Field("value"))  # of notes
 
@@ -41,21 +39,10 @@ class Collection:
         """Number of rows; 0 if the collection does not exist."""
         return self.milvus.count(self.collection) if self.exists() else 0
 
-    def note(self, name: str, shape: Any = dict) -> dict | None:
-        """Return the note that :meth:`set_note` stored under ``name``.
-
-        Raises:
-            RetrievalError: that is of another shape (see ``json_files.py``).
-        """
-        if not self.milvus.exists(self._notes):
-            return None
-        rows = self.milvus.get(self._notes, [name], ["value"])
-        try:
-            return parsed(rows[0]["value"], shape, f"the note {name!r} of {self._notes!r}") if rows else None
-        except ValueError as error:
-            raise RetrievalError(
-                f"Milvus at {self.uri}: {error}. Restore a copy, or drop the collection and fill it anew."
-            ) from error
+    def note(self, name: str) -> dict[str, Any] | None:
+        """Return the note that :meth:`set_note` stored under ``name``."""
+        rows = self.milvus.get(self._notes, [name], ["value"]) if self.milvus.exists(self._notes) else []
+        return json.loads(rows[0]["value"]) if rows else None
 
     def set_note(self, name: str, value: dict) -> None:
         """Store a small JSON object beside the rows."""
