@@ -124,6 +124,8 @@ class EndpointEncoder:
 
     def _asked(self, texts: list[str]) -> np.ndarray:
         """One request: unit vectors ``[len(texts), D]``."""
+        import numpy as np
+
         key = os.environ.get(API_KEY_VARIABLE, "")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         body = {"model": self._model, "input": texts, "encoding_format": "float"}
@@ -132,25 +134,14 @@ class EndpointEncoder:
         except ServiceError as error:
             hint = f"; does it want a key in {API_KEY_VARIABLE}?" if error.status in (401, 403) else ""
             raise RetrievalError(f"{self._key} {self.name}: {error}{hint}") from error
-        return self._vectors(reply, len(texts))
-
-    def _vectors(self, reply: Any, count: int) -> np.ndarray:
-        import numpy as np
-
         try:
-            found = sorted(reply["data"], key=lambda item: item["index"])
-            vectors = np.array([item["embedding"] for item in found], dtype=np.float32)
-            indices = [item["index"] for item in found]
+            found = {item["index"]: item["embedding"] for item in reply["data"]}
+            vectors = np.array([found[number] for number in range(len(texts))], dtype=np.float32).reshape(len(texts), -1)
+            norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         except (KeyError, TypeError, ValueError):
-            raise RetrievalError(f"{self._key} {self.name} answers with something that is no list of embeddings") from None
-        if indices != list(range(count)) or vectors.ndim != 2 or not np.isfinite(vectors).all():
-            raise RetrievalError(
-                f"{self._key} {self.name} was given {count} texts and answers with {len(indices)} vectors, or ones that are "
-                "not finite"
-            )
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        if not norms.all():
-            raise RetrievalError(f"{self._key} {self.name} answers with a vector of zeros")
+            norms = np.zeros(1)
+        if not norms.all() or not np.isfinite(norms).all():
+            raise RetrievalError(f"{self._key} {self.name} does not answer {len(texts)} texts by as many embeddings")
         return vectors / norms
 
 

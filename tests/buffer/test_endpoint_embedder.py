@@ -82,14 +82,17 @@ def test_the_key_comes_from_the_environment_and_is_kept_nowhere(monkeypatch):
     [
         (Reply({"error": "no"}, 401), r"status 401; does it want a key in EMBEDDER_API_KEY\?"),
         (Reply(status=400), "status 400"),
-        (Reply({"data": [{"index": 0}]}), "no list of embeddings"),
-        (Reply([]), "no list of embeddings"),
-        (vectors([1.0, 2.0], [1.0]), "no list of embeddings"),
-        (vectors(), "was given 1 texts and answers with 0 vectors"),
-        (vectors([1.0, 2.0], [1.0, 3.0]), "was given 1 texts and answers with 2 vectors"),
-        (vectors([1.0, 2.0], first=1), "was given 1 texts and answers with 1 vectors"),
-        (Reply(b'{"data": [{"index": 0, "embedding": [NaN, 1]}]}'), "not finite"),
-        (vectors([0.0, 0.0]), "a vector of zeros"),
+        *(
+            (reply, "does not answer 1 texts by as many embeddings")
+            for reply in (
+                Reply({"data": [{"index": 0}]}),
+                Reply([]),
+                vectors(),
+                vectors([1.0, 2.0], first=1),
+                Reply(b'{"data": [{"index": 0, "embedding": [NaN, 1]}]}'),
+                vectors([0.0, 0.0]),
+            )
+        ),
     ],
 )
 def test_what_does_not_pass_is_a_retrieval_error(reply, message):
