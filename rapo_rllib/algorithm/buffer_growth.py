@@ -77,8 +77,7 @@ class BufferUpdater:
         if self.coverage is not None:
             values["coverage"] = self.coverage
         if self._grown is not None:
-            values |= {"grown": len(self._kept), "added": len(change.added), "removed": len(change.removed)}
-            values |= {"duplicates": change.duplicates, "refused": refused}
+            values |= {"grown": len(self._kept), **change, "refused": refused}
         return {name: float(value) for name, value in values.items()}
 
     def _candidates(self, groups: Sequence[TrajectoryGroup]) -> tuple[list[StepTrace], int]:

@@ -19,7 +19,6 @@ from rapo_rllib.buffer.keys import (
 )
 from rapo_rllib.embedding.endpoint import EndpointEncoder, is_endpoint, split_endpoint
 from rapo_rllib.embedding.local import TextEncoder, resolve_embedder
-from rapo_rllib.settings import BufferSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,11 +53,6 @@ class Embedder:
             self.encoder = TextEncoder(name_or_path, pooling, key=EMBEDDER_KEY)
         self.name, self.pooling, self.key_recipe = name_or_path, pooling, key_recipe
         self._recent_tokens = recent_tokens
-
-    @classmethod
-    def of(cls, settings: BufferSettings) -> Embedder:
-        """The embedder that settings name. Raises ``ValueError`` as the constructor does."""
-        return cls(settings.embedder, settings.pooling, settings.key_recipe, settings.key_history_tokens)
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
         """Pooled, normalised embeddings of the keys of (question, history) pairs: float32 ``[N, D]``.

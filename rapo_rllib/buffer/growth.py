@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rapo_rllib.buffer.build import cut
 from rapo_rllib.protocol.steps import render_observation
@@ -64,15 +64,6 @@ def _step_traces(trajectory: Trajectory, protocol: ProtocolSettings, level: str)
     ]
 
 
-@dataclass(frozen=True)
-class Change:
-    """The effect of an addition on the traces that are kept."""
-
-    added: tuple[str, ...] = ()  # ids
-    removed: tuple[str, ...] = ()  # ids
-    duplicates: int = 0
-
-
 class GrownTraces:
     """The policy's traces that are kept: deduplicated, at most ``max_traces`` of them. In memory, without Milvus.
 
@@ -88,8 +79,11 @@ class GrownTraces:
     def __len__(self) -> int:
         return len(self.traces)
 
-    def add(self, candidates: Iterable[StepTrace]) -> Change:
-        """Take candidates in; above ``max_traces`` the oldest leave, of those of one weight version those of lowest reward."""
+    def add(self, candidates: Iterable[StepTrace]) -> dict[str, int]:
+        """Take candidates in; above ``max_traces`` the oldest leave, of those of one weight version those of lowest reward.
+
+        Returns how many are added, removed and duplicates.
+        """
         before, duplicates = set(self.traces), 0
         for candidate in candidates:
             kept = self._by_content.setdefault(_content(candidate), candidate.id)
@@ -98,7 +92,7 @@ class GrownTraces:
             self.traces[kept] = candidate if known is None else _written_again(known, candidate)
         self._shrink()
         after = set(self.traces)
-        return Change(tuple(sorted(after - before)), tuple(sorted(before - after)), duplicates)
+        return {"added": len(after - before), "removed": len(before - after), "duplicates": duplicates}
 
     def _shrink(self) -> None:
         excess = max(len(self.traces) - self._max_traces, 0)

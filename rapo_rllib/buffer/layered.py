@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from rapo_rllib.buffer.drawing import random_traces
 from rapo_rllib.buffer.store import StepTraceBuffer
@@ -48,26 +49,26 @@ class LayeredBuffer:
             self._grown.drawable.forget()
         self._version = view.grown_version
 
+    @property
+    def _layers(self) -> list[StepTraceBuffer]:
+        return [self._base] if self._grown is None else [self._base, self._grown]
+
     def close(self) -> None:
         """Leave Milvus."""
-        for buffer in (self._base, self._grown):
-            if buffer is not None:
-                buffer.close()
+        for buffer in self._layers:
+            buffer.close()
 
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
         """Return for each query the nearest traces of both buffers, nearest first. Raises as ``StepTraceBuffer.retrieve``."""
-        if self._grown is None or not queries:
-            return self._base.retrieve(queries, top_k)
-        wanted = top_k or self._base.settings.top_k
+        if not queries:
+            return []
+        self._base.check_whole()
         vectors = self._base.embed(queries)
-        layers = (self._base, self._grown)
-        found = zip(*(buffer.nearest(vectors, queries, wanted) for buffer in layers), strict=True)
-        return [sorted((*old, *own), key=lambda hit: -hit.similarity)[:wanted] for old, own in found]
+        found = zip(*(buffer.nearest(vectors, queries, top_k) for buffer in self._layers), strict=True)
+        return [sorted(chain(*hits), key=lambda hit: -hit.similarity)[:top_k] for hits in found]
 
     def random_traces(self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> list[StepTrace | None]:
-        """Return for each query a random trace that :meth:`retrieve` could find; see ``StepTraceBuffer``'s."""
-        if self._grown is None or not queries:
-            return self._base.random_traces(queries, rngs)
-        for buffer in (self._base, self._grown):
+        """Return for each query a random trace that :meth:`retrieve` could find; see ``drawing.py``."""
+        for buffer in self._layers:
             buffer.check_whole()
-        return random_traces([self._base.drawable, self._grown.drawable], queries, rngs)
+        return random_traces([buffer.drawable for buffer in self._layers], queries, rngs)

@@ -45,7 +45,7 @@ class StepTraceBuffer(Collection):
         milvus = milvus_at(settings.uri, settings.timeout_s, uri_key=URI_KEY)
         super().__init__(milvus, settings.collection)
         self.settings = settings
-        self.embedder = Embedder.of(settings)
+        self.embedder = Embedder(settings.embedder, settings.pooling, settings.key_recipe, settings.key_history_tokens)
         self.drawable = Drawable(self.milvus, settings)
         self._checked = self._found_whole = False
 

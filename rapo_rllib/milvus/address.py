@@ -46,6 +46,3 @@ def check_lite_path(path: str, uri_key: str) -> None:
         raise ValueError(
             f"{uri_key}: {path} is a file; Milvus Lite 3 keeps a folder. Name another path, or move the file away."
         )
-    for place in [folder.parent, *([folder] if folder.exists() else [])]:
-        if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-            raise ValueError(f"{uri_key}: no permission to read and write {place}. Name another path, or change it.")

@@ -75,7 +75,7 @@ def test_a_runner_finds_what_has_grown(make: Make) -> None:
     layers.set_view(upkeep.view())
     upkeep.take([group("a")])
     layers.set_view(upkeep.view())
-    (hits,) = layers.retrieve([HistoryQuery("What?", "")])
+    (hits,) = layers.retrieve([HistoryQuery("What?", "")], 9)
     assert [hit.trace.source for hit in hits] == ["gpt", "policy"]
 
 
@@ -142,14 +142,14 @@ def test_training_goes_on_without_milvus_and_catches_up(make: Make, caplog: pyte
 
 
 def test_a_trace_that_is_written_again_is_as_new(make: Make) -> None:
-    upkeep = make(top_k=9)
+    upkeep = make()
     layers = LayeredBuffer(upkeep._buffer)
     for version, rewards in ((0, 0.5), (20, 1.0)):
         again = group("a", version=version)
         again.trajectories[0].reward = rewards
         upkeep.take([again])
         layers.set_view(upkeep.view())
-        hits = [hit for hit in layers.retrieve([HistoryQuery("What?", "")])[0] if hit.trace.source == "policy"]
+        hits = [hit for hit in layers.retrieve([HistoryQuery("What?", "")], 9)[0] if hit.trace.source == "policy"]
         assert [(hit.trace.weight_version, hit.trace.reward) for hit in hits] == [(version, rewards)]
         assert hits[0].similarity == pytest.approx(1.0, abs=1e-3)  # under the key of then
     assert upkeep.view().grown_version == 2

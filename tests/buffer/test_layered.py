@@ -25,14 +25,14 @@ def test_what_was_added_is_found_at_once_and_gone_at_once(make_buffer) -> None:
     grown.create()
     both = LayeredBuffer(make_buffer(top_k=2))
 
-    (hits,) = both.retrieve([QUERY])
+    (hits,) = both.retrieve([QUERY], 2)
     assert hits[0].trace.id == OLD[1].id and len(hits) == 2
     both.set_view(BufferView("steps_grown_run", 0))
-    assert both.retrieve([QUERY]) == [hits]
+    assert both.retrieve([QUERY], 2) == [hits]
 
     grown.insert([own("Nearest."), own("Elsewhere.", "What is the capital of France?", "")])
     both.set_view(BufferView("steps_grown_run", 1))
-    (after,) = both.retrieve([QUERY])
+    (after,) = both.retrieve([QUERY], 2)
     assert [hit.trace.text for hit in after] == [OLD[1].text, "Nearest."]  # equal keys: the off-policy agent's first
     assert after[0].similarity == after[1].similarity
 
@@ -42,6 +42,6 @@ def test_what_was_added_is_found_at_once_and_gone_at_once(make_buffer) -> None:
 
     grown.delete([own("Nearest.").id])
     both.set_view(BufferView("steps_grown_run", 2))
-    assert both.retrieve([QUERY]) == [hits]
+    assert both.retrieve([QUERY], 2) == [hits]
     assert base.count() == len(OLD) and grown.count() == 1
-    assert both.retrieve([]) == []
+    assert both.retrieve([], 2) == []
