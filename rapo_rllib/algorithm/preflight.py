@@ -134,8 +134,8 @@ def _check_evaluation(config: RAPOConfig) -> None:
 
 
 def _check_buffer(settings: BufferSettings) -> None:
-    from rapo_rllib.buffer.choices import URI_KEY
     from rapo_rllib.buffer.embedder import check_embedder
+    from rapo_rllib.buffer.maker import URI_KEY
     from rapo_rllib.milvus.address import checked_uri
 
     checked_uri(settings.uri, URI_KEY)

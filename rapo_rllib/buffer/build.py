@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from filelock import FileLock, Timeout
 
-from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import trace_id
 from rapo_rllib.buffer.leak_guard import LeakGuard, refuse_leaks
+from rapo_rllib.buffer.maker import URI_KEY
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.milvus.address import check_lite_path
 from rapo_rllib.types import ExpertTrajectory, StepTrace

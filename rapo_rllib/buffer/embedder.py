@@ -9,7 +9,6 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rapo_rllib.buffer.choices import EMBEDDER_KEY
 from rapo_rllib.buffer.keys import (
     MAX_KEY_TOKENS,
     MAX_QUESTION_TOKENS,
@@ -23,6 +22,8 @@ from rapo_rllib.embedding.local import TextEncoder, resolve_embedder
 if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedTokenizerBase
+
+EMBEDDER_KEY = "step_trace_buffer.embedder"  # what the user calls it, for messages
 
 
 class Embedder:

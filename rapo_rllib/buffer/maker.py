@@ -11,7 +11,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.buffer.choices import URI_KEY
 from rapo_rllib.buffer.keys import RECIPES
 from rapo_rllib.embedding.made_by import difference, lasting_name, made_by
 from rapo_rllib.milvus.collection import Collection
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from rapo_rllib.buffer.embedder import Embedder
 
 MADE_BY = "embedder"  # the note's name
+URI_KEY = "step_trace_buffer.uri"  # what the user calls it, for messages
 
 
 def maker_of(embedder: Embedder, level: str) -> dict[str, Any]:

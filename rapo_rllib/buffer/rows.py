@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 from rapo_rllib.milvus.schema import MAX_VARCHAR_BYTES, Field
@@ -72,3 +72,14 @@ def retrieved_of(row: dict) -> RetrievedTrace:
 def trace_of(row: dict) -> StepTrace:
     """The trace of a row."""
     return StepTrace(**{name: row[name] for name in NAMES})
+
+
+def select(hits: Sequence[RetrievedTrace], selection: str) -> RetrievedTrace | None:
+    """Choose among the ``top_k`` of one query (given nearest first): the nearest, or the one with the highest reward.
+
+    ``best_reward`` is the released code's rule (algorithm.md section 9). None without a positive one; of equals the nearest.
+    """
+    if not hits or selection == "nearest":
+        return hits[0] if hits else None
+    best = max(hits, key=lambda hit: hit.trace.reward)
+    return best if best.trace.reward > 0 else None

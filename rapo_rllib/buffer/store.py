@@ -11,15 +11,15 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rapo_rllib.buffer.choices import URI_KEY, condition_of
 from rapo_rllib.buffer.drawing import Drawable, random_traces
 from rapo_rllib.buffer.embedder import Embedder
-from rapo_rllib.buffer.maker import MADE_BY, check_maker, maker_of
+from rapo_rllib.buffer.maker import MADE_BY, URI_KEY, check_maker, maker_of
 from rapo_rllib.buffer.rows import FIELDS, NAMES, check_columns, retrieved_of, trace_of
 from rapo_rllib.buffer.shown_answers import nearest_without_answers
 from rapo_rllib.buffer.writing import TraceWriter, Written
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.collection import Collection
+from rapo_rllib.milvus.expressions import Condition
 from rapo_rllib.milvus.handle import milvus_at
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
@@ -126,15 +126,21 @@ class StepTraceBuffer(Collection):
         return self.embedder.encode([(query.question, query.history) for query in queries])
 
     def nearest(self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
-        """Do :meth:`retrieve` for queries that are embedded as ``vectors [B, D]``. Raises as that one."""
+        """Do :meth:`retrieve` for queries that are embedded as ``vectors [B, D]``. Raises as that one.
+
+        Questions are compared by their text: data sets number theirs alike.
+        """
         self.check_whole()
+        chosen, only = self.settings.filter, None
+        if chosen.question != "any":
+            only = [Condition("question", query.question, negated=chosen.question == "other") for query in queries]
 
         def find(positions: Sequence[int], count: int) -> list[list[RetrievedTrace]]:
-            only = [condition_of(self.settings.filter, queries[at]) for at in positions]
-            found = self.milvus.search(self.collection, vectors[positions], count, NAMES, self.settings.index, only)
+            fulfil = only and [only[at] for at in positions]
+            found = self.milvus.search(self.collection, vectors[positions], count, NAMES, self.settings.index, fulfil)
             return [[retrieved_of(row) for row in rows] for rows in found]
 
-        if self.settings.filter.hide_answers:
+        if chosen.hide_answers:
             return nearest_without_answers(find, queries, top_k)
         return find(range(len(queries)), top_k)
 

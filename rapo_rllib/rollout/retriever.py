@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from rapo_rllib.buffer.choices import select
+from rapo_rllib.buffer.rows import select
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines, result_of

@@ -8,7 +8,7 @@ import pytest
 from buffer_helpers import experts
 
 from rapo_rllib.buffer.build import step_traces
-from rapo_rllib.buffer.choices import select
+from rapo_rllib.buffer.rows import select
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.schema import index_kind, search_effort
