@@ -1,4 +1,4 @@
-"""When trials end: at a criterion, after the time budget, on Ctrl-C, whose second press aborts."""
+"""When trials end: at a criterion, on Ctrl-C, whose second press aborts."""
 
 import pickle
 import signal
@@ -18,7 +18,7 @@ def interruption(monkeypatch):
 
 
 def test_the_first_ends_trials_and_the_second_aborts(interruption, capfd) -> None:
-    stopper = TrialStopper({"training_iteration": 9}, None, interruption)
+    stopper = TrialStopper({"training_iteration": 9}, interruption)
     assert not stopper("t", {"training_iteration": 1})
     signal.raise_signal(signal.SIGINT)
     assert "Press Ctrl-C again to abort" in capfd.readouterr().err
@@ -47,34 +47,30 @@ def test_a_job_in_the_background_of_a_script_does_not_hear_it() -> None:
     assert not interruption.requested
 
 
-@pytest.mark.parametrize("time_budget_s", [None, 0.0])
 @pytest.mark.parametrize(
     ("statuses", "ends"),
     [(["RUNNING", "PENDING"], False), (["PENDING", "TERMINATED"], True), (["TERMINATED"], True), ([], True)],
 )
-def test_waiting_trials_end_once_none_is_running(interruption, statuses, ends, time_budget_s) -> None:
-    stopper = TrialStopper({}, time_budget_s, interruption)
+def test_waiting_trials_end_once_none_is_running(interruption, statuses, ends) -> None:
+    stopper = TrialStopper({}, interruption)
     trials = [SimpleNamespace(status=status, trial_id=status) for status in statuses]
     stopper.on_step_begin(0, trials)
-    if time_budget_s is None:
-        assert not stopper.stop_all()
-        signal.raise_signal(signal.SIGINT)
+    assert not stopper.stop_all()
+    signal.raise_signal(signal.SIGINT)
     assert stopper.stop_all() == ends
     assert stopper.interrupted == ({"PENDING"} & set(statuses) if ends else set())
 
 
-@pytest.mark.parametrize("time_budget_s", [None, 0.0])
-def test_what_ends_before_a_criterion_is_reached_was_interrupted(interruption, time_budget_s: float | None) -> None:
-    stopper = TrialStopper({"training_iteration": 9}, time_budget_s, interruption)
-    if time_budget_s is None:
-        signal.raise_signal(signal.SIGINT)
+def test_what_ends_before_a_criterion_is_reached_was_interrupted(interruption) -> None:
+    stopper = TrialStopper({"training_iteration": 9}, interruption)
+    signal.raise_signal(signal.SIGINT)
     assert stopper("before", {"training_iteration": 8})
     assert stopper("at the end", {"training_iteration": 9})
     assert pickle.loads(pickle.dumps(stopper)).interrupted == {"before"}
 
 
 def test_the_last_result_is_saved_whatever_the_checkpoint_config_says(interruption) -> None:
-    stopper, result = TrialStopper({}, None, interruption), {}
+    stopper, result = TrialStopper({}, interruption), {}
     stopper.on_trial_result(0, [], None, result)
     assert result == {}
     signal.raise_signal(signal.SIGINT)
@@ -82,12 +78,12 @@ def test_the_last_result_is_saved_whatever_the_checkpoint_config_says(interrupti
     assert result == {"should_checkpoint": True}
 
 
-def test_any_criterion_or_no_time_left_stops(capsys) -> None:
-    stopper = TrialStopper({"a": 10, "b/c": 5, "episode_retrun": 1}, None, Interruption())
+def test_any_criterion_stops(capsys) -> None:
+    stopper = TrialStopper({"a": 10, "b/c": 5, "episode_retrun": 1}, Interruption())
     assert not stopper("t", {"a": 9, "b": {"c": 4}, "episode_return": 7})
     assert "stop criterion episode_retrun is not among the results yet; did you mean episode_return?" in capsys.readouterr().err
     assert stopper("t", {"a": 10, "b": {"c": 4}})
     assert stopper("t", {"a": 9, "b": {"c": 5}})
     assert not stopper("t", {"a": float("nan"), "b": {"c": 4}})
     assert capsys.readouterr().err == ""  # warned once
-    assert TrialStopper({}, 0.0, Interruption())("t", {}) and not TrialStopper({}, 100.0, Interruption())("t", {})
+    assert not TrialStopper({}, Interruption())("t", {})

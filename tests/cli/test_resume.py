@@ -42,7 +42,7 @@ class Run:
         (self.trial_folder / "result.json").write_text("".join(json.dumps(result(i)) + "\n" for i in results))
         deleted = Checkpoint.from_directory(self.checkpoint(1))
         self.trial.run_metadata.checkpoint_manager.register_checkpoint(_TrainingResult(deleted, result(1)))
-        self.stopper = TrialStopper({}, None, Interruption())
+        self.stopper = TrialStopper({}, Interruption())
 
     def checkpoint(self, iteration: int) -> Path:
         return self.trial_folder / f"checkpoint_{iteration - 1:06d}"
@@ -158,7 +158,7 @@ def test_a_trial_that_said_it_is_done_has_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("interrupted", "status"), [(False, "TERMINATED"), (True, "PENDING")])
-def test_what_finished_stays_finished_unless_ctrl_c_or_the_time_budget_ended_it(tmp_path, interrupted, status) -> None:
+def test_what_finished_stays_finished_unless_ctrl_c_ended_it(tmp_path, interrupted, status) -> None:
     run = Run(tmp_path, iterations=[2, 3, 4], results=[1, 2, 3, 4], status="TERMINATED")
     if interrupted:
         run.stopper.interrupted.add(run.trial.trial_id)

@@ -1,4 +1,4 @@
-"""``rllib train file JOB --resume`` after Ctrl-C and after the time budget, with real Ray."""
+"""``rllib train file JOB --resume`` after Ctrl-C, with real Ray."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli_runs import SMALL_PPO, checkpoints, started, wait_for_text
 from places import SUPPORT
-from train_here import train_here, train_toys
+from train_here import train_here
 
 END = 8
 COMMAND_LINE = ("file", "job.yaml", "--ray-num-cpus", "1", "--resume")
@@ -62,18 +62,3 @@ def test_ctrl_c_and_then_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "Your training finished." in done.stdout, done.stdout + done.stderr
     # no iteration is there twice: the checkpoint was that of the last one
     assert iterations(tmp_path, "pair") == {trial: list(range(1, END + 1)) for trial in ("00000", "00001")}
-
-
-@pytest.mark.usefixtures("ray_session")
-def test_a_time_budget_and_then_the_end(tmp_path: Path) -> None:
-    def spent(more: str) -> None:
-        (tmp_path / "job.yaml").write_text(f"spent: {{run: PPO, stop: {{training_iteration: 2}}, {more}}}\n")
-
-    spent("time_budget_s: 1, config: {setup_s: 1.5}")  # is over while the trial is set up
-    begun = train_toys(tmp_path, "job.yaml", resume=True)
-    assert "The time budget of spent is spent. The same command with --resume continues it." in begun.stdout, begun.stderr
-    assert iterations(tmp_path, "spent") == {}
-    spent("config: {}")
-    done = train_toys(tmp_path, "job.yaml", resume=True)
-    assert "Your training finished." in done.stdout and done.returncode == 0, done.stderr
-    assert iterations(tmp_path, "spent") == {"00000": [1, 2]}

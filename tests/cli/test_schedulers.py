@@ -109,18 +109,3 @@ def test_a_command_that_needs_one_config_wants_no_search(tmp_path: Path) -> None
     with pytest.raises(ValueError, match=r"config\.lr is to be drawn at random: replace the search by one value"):
         only_config(read_experiments(tmp_path / "sweep.yaml", RunOptions()))
     assert only_config(read_experiments(tmp_path / "sweep.yaml", RunOptions(overrides=[("lr", 1e-5)]))).lr == 1e-5
-
-
-@pytest.mark.parametrize(
-    ("body", "of_all", "of_each"),
-    [
-        ("config: {time_budget_s: 1620}", None, 60),
-        ("time_budget_s: 1620", 60, None),
-        ("time_budget_s: 1620, config: {time_budget_s: 900}", 60, 900),
-        ("config: {}", 60, None),
-    ],
-)
-def test_the_time_budget_that_the_job_has_is_set(tmp_path: Path, body: str, of_all: int | None, of_each: int | None) -> None:
-    (tmp_path / "job.yaml").write_text(f"a: {{run: RAPO, env: rapo/word_problems, {body}}}\n")
-    (spec,) = read_experiments(tmp_path / "job.yaml", RunOptions(overrides=[("time_budget_s", 60)]))
-    assert (spec.time_budget_s, spec.config.get("time_budget_s")) == (of_all, of_each)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from ray.tune import PlacementGroupFactory, Trainable
@@ -15,9 +14,6 @@ class Toy(Trainable):
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
         """One after the other, on a Ray of four CPUs."""
         return PlacementGroupFactory([{"CPU": 3}])
-
-    def setup(self, config: dict[str, Any]) -> None:
-        time.sleep(config.get("setup_s", 0.0))
 
     def step(self) -> dict[str, Any]:
         if self.config.get("fails"):

@@ -16,10 +16,10 @@ from rapo_rllib.validation import refuse_unknown_keys
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-# What a job holds beside `run`, `env` and `config`; `--set` changes these, too (`time_budget_s`, of both, where it is given).
+# What a job holds beside `run`, `env` and `config`; `--set` changes these, too.
 _BESIDE_CONFIG = (
     *("stop", "num_samples", "scheduler", "checkpoint_config", "storage_path", "restore"),
-    *("max_failures", "time_budget_s", "loggers"),
+    *("max_failures", "loggers"),
 )
 
 
@@ -38,7 +38,6 @@ class ExperimentSpec:
     storage_path: str | None = None
     restore: str | None = None
     max_failures: int = 0
-    time_budget_s: float | None = None
     loggers: list[Any] = field(default_factory=list)  # as in the file; checks.py makes them Tune callbacks
 
     @property
@@ -91,7 +90,6 @@ def _spec(name: str, body: Any, options: RunOptions, base: AlgorithmConfig | Non
             storage_path=storage,
             restore=restore,
             max_failures=_number(body, "max_failures", 0, low=-1),
-            time_budget_s=_number(body, "time_budget_s", None, low=1, kind=int | float),
             loggers=body.get("loggers") or [],
         )
     except ValueError as error:
@@ -104,7 +102,7 @@ def _overridden(body: dict[str, Any], options: RunOptions) -> dict[str, Any]:
     for key, value in options.overrides:
         set_dotted(given, key, value)
     config = _stored(_mapping(body, "config"))
-    beside = {key: given.pop(key) for key in _BESIDE_CONFIG if key in given and (key in body or config.get(key) is None)}
+    beside = {key: given.pop(key) for key in _BESIDE_CONFIG if key in given}
     if "env" in body:
         config["env"] = body["env"]
     merge(config, _stored(given))
@@ -147,12 +145,10 @@ def _mapping(body: dict[str, Any], key: str) -> dict[str, Any]:
     return value
 
 
-def _number(body: dict[str, Any], key: str, default: int | None, low: int, kind: Any = int) -> Any:
+def _number(body: dict[str, Any], key: str, default: int, low: int) -> int:
     value = body.get(key, default)
-    if value is None and default is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, kind) or value < low:
-        raise ValueError(f"{key} = {value!r}: must be a {'whole ' if kind is int else ''}number, at least {low}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ValueError(f"{key} = {value!r}: must be a whole number, at least {low}")
     return value
 
 

@@ -1,12 +1,10 @@
-"""Ends of a trial: stop criteria, the time budget, and Ctrl-C, which lets the running iteration finish and saves it."""
+"""Ends of a trial: stop criteria, and Ctrl-C, which lets the running iteration finish and saves it."""
 
 from __future__ import annotations
 
 import difflib
-import math
 import os
 import signal
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
@@ -53,23 +51,20 @@ class Interruption:
 
 
 class TrialStopper(Stopper, Callback):
-    """Stops a trial when any criterion is reached (nested results as ``a/b``), after the time budget, or on Ctrl-C.
+    """Stops a trial when any criterion is reached (nested results as ``a/b``), or on Ctrl-C.
 
     Tune has it as a callback, too, which is told about all trials; on Ctrl-C it has every result saved, whatever
     ``checkpoint_config`` says.
 
-    ``interrupted`` has the ids of the trials that had reached no criterion when the budget or Ctrl-C ended them. Tune writes
+    ``interrupted`` has the ids of the trials that had reached no criterion when Ctrl-C ended them. Tune writes
     the stopper into its notes, from which ``--resume`` reads them. ``problem`` says that the scheduler's metric is not among
     the results; Tune's own check ends a run whose metric only comes with evaluations.
     """
 
-    def __init__(
-        self, criteria: dict[str, float], time_budget_s: float | None, interruption: Interruption, metric: str | None = None
-    ) -> None:
+    def __init__(self, criteria: dict[str, float], interruption: Interruption, metric: str | None = None) -> None:
         self.criteria = criteria
         self.interrupted: set[str] = set()
         self.problem = ""
-        self._end = math.inf if time_budget_s is None else time.monotonic() + time_budget_s
         self._interruption = interruption
         self._metric = metric
         self._trials: Iterable[Any] = ()
@@ -101,20 +96,17 @@ class TrialStopper(Stopper, Callback):
             raise ValueError(self.problem)
         if reaches(result, self.criteria):
             return True
-        if self._no_more():
+        if self._interruption.requested:
             self.interrupted.add(trial_id)
             return True
         return False
 
     def stop_all(self) -> bool:
-        """After the time budget or Ctrl-C, once no trial is running: those that wait, or are set up, have nothing to save."""
-        if not self._no_more() or any(trial.status == "RUNNING" for trial in self._trials):
+        """After Ctrl-C, once no trial is running: those that wait, or are set up, have nothing to save."""
+        if not self._interruption.requested or any(trial.status == "RUNNING" for trial in self._trials):
             return False
         self.interrupted |= {trial.trial_id for trial in self._trials if trial.status not in ("TERMINATED", "ERROR")}
         return True
-
-    def _no_more(self) -> bool:
-        return self._interruption.requested or time.monotonic() >= self._end
 
 
 def _meant(name: str, names: Iterable[str]) -> str:

@@ -4,7 +4,7 @@
 
 Tune notes every few seconds which trials there are and where their checkpoints lie. After a kill its last note may name a
 checkpoint that has been deleted since, miss newer ones, or miss that a trial had ended, and so may its file of results; the
-folders themselves know better. After Ctrl-C, or when the time budget is spent, the note calls trials finished that are not.
+folders themselves know better. After Ctrl-C the note calls trials finished that are not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rapo_rllib.checkpoints.folder import MANIFEST, RESULT, replace_file, strang
 from rapo_rllib.cli.train.interrupt import reaches
 from rapo_rllib.services.json_files import parsed, read_json
 
-# of the process that ended, and Tune would take them for its own: the stopper with its Ctrl-C and its time budget, decisions
+# of the process that ended, and Tune would take them for its own: the stopper with its Ctrl-C, decisions
 # about results that are not in a checkpoint
 _OF_ITS_PROCESS = ("_stopper", "_cached_trial_decisions", "_queued_trial_decisions")
 
@@ -68,7 +68,7 @@ def resume_config(experiment_folder: Path, criteria: Mapping[str, float]) -> Res
 
 
 def _interrupted(note: Mapping[str, Any]) -> set[str]:
-    """Ids of the trials that Ctrl-C or the time budget ended: known to the stopper, which Tune pickles into its note."""
+    """Ids of the trials that Ctrl-C ended: known to the stopper, which Tune pickles into its note."""
     from ray.tune.utils.serialization import TuneFunctionDecoder
 
     noted = json.dumps(note["runner_data"].get("_stopper"))

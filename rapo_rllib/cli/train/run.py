@@ -106,7 +106,7 @@ def _train(
 ) -> list[Any]:
     """Run the trials of one experiment; returns them when all have ended."""
     scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
-    stopper = TrialStopper(spec.stop, spec.time_budget_s, interruption, getattr(scheduler, "metric", None))
+    stopper = TrialStopper(spec.stop, interruption, getattr(scheduler, "metric", None))
     experiment = Experiment(
         name=spec.name,
         run=spec.algorithm,
@@ -134,8 +134,6 @@ def _train(
         if stopper.problem:
             raise ValueError(f"experiment {spec.name!r}: {stopper.problem}") from error
         raise
-    if stopper.interrupted and not interruption.requested:
-        typer.echo(f"\nThe time budget of {spec.name} is spent. The same command with --resume continues it.")
     return trials
 
 
