@@ -126,14 +126,10 @@ def _notes(trials: Sequence[Trial], chosen: Sequence[Selection], table: Comparis
 
 def _trial_notes(trial: Trial, picked: Selection, max_mb: float) -> list[str]:
     notes = []
-    if not picked.available:
+    if not trial.iterations:
         notes.append("no transcripts (the job's `transcripts: true` writes them), so the reader has no trajectories of it.")
-    elif len(picked.iterations) < picked.available:
-        notes.append(
-            f"the reader holds the newest {len(picked.iterations)} of {picked.available} iterations (--max-mb {max_mb:g})."
-        )
-    if picked.cut is not None:
-        notes.append(f"of iteration {picked.cut} only the first {len(picked.groups)} questions fit (--max-mb {max_mb:g}).")
+    elif picked.left_out:
+        notes.append(f"the reader holds {len(picked.groups)} questions, the newest that fit (--max-mb {max_mb:g}).")
     if unreadable := trial.unreadable_lines + picked.unreadable_lines:
         notes.append(f"{unreadable} {_plural('line', unreadable)} of its files could not be read.")
     return notes

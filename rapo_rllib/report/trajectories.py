@@ -20,34 +20,27 @@ _MAX_BARS = 120  # of the strip that shows the entropies of one step's tokens
 
 @dataclass
 class Selection:
-    """The groups of one trial that the page holds, by iteration, as JSON texts."""
+    """The groups of one trial that the page holds, the newest last, as JSON texts."""
 
     groups: list[str] = field(default_factory=list)
-    iterations: list[int] = field(default_factory=list)  # whole, or cut
-    cut: int | None = None  # iteration of which only the first groups fit
-    available: int = 0  # iterations that have transcripts
+    left_out: bool = False  # older ones did not fit
     unreadable_lines: int = 0
 
 
 def selected(trial: Trial, max_bytes: int) -> Selection:
-    """Select transcripts that fit into ``max_bytes``: always a part of the newest iteration, where one group fits."""
-    found = Selection(available=len(trial.iterations))
-    held: dict[int, list[str]] = {}
-    left = max_bytes
+    """Select the newest iterations that fit into ``max_bytes``, of the oldest of them perhaps the first questions alone."""
+    found, left = Selection(), max_bytes
     for iteration in sorted(trial.iterations, reverse=True):
         lines = JsonLines(trial.iterations[iteration])
         groups = [script_json(shown_group(rows, iteration)) for rows in grouped(lines)]
         found.unreadable_lines += lines.unreadable
-        sizes = [len(group.encode("utf-8", "backslashreplace")) for group in groups]
-        fitting = sum(total <= left for total in accumulate(sizes))
-        if fitting < len(groups):
-            if not held and fitting:
-                held[iteration], found.cut = groups[:fitting], iteration
+        totals = list(accumulate(len(group.encode("utf-8", "backslashreplace")) for group in groups))
+        fitting = sum(total <= left for total in totals)
+        found.groups[:0] = groups[:fitting]
+        found.left_out = fitting < len(groups)
+        if found.left_out:
             break
-        left -= sum(sizes)
-        held[iteration] = groups
-    found.iterations = sorted(iteration for iteration, groups in held.items() if groups)
-    found.groups = [group for iteration in found.iterations for group in held[iteration]]
+        left -= totals[-1] if totals else 0
     return found
 
 

@@ -90,21 +90,17 @@ def test_groups_are_told_apart_by_number() -> None:
     assert [len(group) for group in grouped(rows)] == [2, 1]
 
 
-def test_the_page_holds_what_fits(tmp_path) -> None:
+def test_the_page_holds_the_newest_that_fit(tmp_path) -> None:
     trial = read_trial(write_trial(tmp_path, iterations=8))
     everything = selected(trial, 10**9)
-    assert everything.iterations == list(range(1, 9)) and everything.cut is None and len(everything.groups) == 24
+    numbers = [json.loads(group)["iteration"] for group in everything.groups]
+    assert numbers == sorted([*range(1, 9)] * 3) and not everything.left_out
     total = sum(map(len, everything.groups))
     half = selected(trial, total // 2)
-    assert 1 < len(half.iterations) < 8 and half.iterations[-1] == 8
-    assert sum(map(len, half.groups)) <= total // 2
-
-
-def test_of_a_too_large_iteration_the_first_questions_fit(tmp_path) -> None:
-    trial = read_trial(write_trial(tmp_path, iterations=2))
-    size = len(selected(trial, 10**9).groups[-1])
-    cut = selected(trial, int(size * 1.7))
-    assert cut.iterations == [2] and cut.cut == 2 and len(cut.groups) == 1
+    assert half.left_out and half.groups[-3:] == everything.groups[-3:]
+    assert total // 4 < sum(map(len, half.groups)) <= total // 2
+    few = selected(trial, int(len(everything.groups[-3]) * 1.7))
+    assert few.left_out and few.groups == everything.groups[-3:-2]
     assert selected(trial, 10).groups == []
 
 
