@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import re
 import shutil
@@ -94,15 +93,14 @@ def examples_folder() -> Path:
 
 def examples() -> dict[str, Path]:
     """Every job by its name: YAML files, and Python files that have a ``config``; modules that jobs import are none."""
-    found = sorted(examples_folder().iterdir())
-    return {path.stem: path for path in found if path.suffix == ".yaml" or (path.suffix == ".py" and _is_job(path))}
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(examples_folder().glob("*.*")) if path.is_file()}
+    is_job = re.compile(r"^config\b.*=", re.MULTILINE)
+    return {path.stem: path for path, text in texts.items() if path.suffix == ".yaml" or is_job.search(text)}
 
 
 def described(path: Path) -> str:
     """Return the first line of an example's description."""
-    text = path.read_text(encoding="utf-8")
-    said = ast.get_docstring(ast.parse(text)) or "" if path.suffix == ".py" else text.lstrip("# ")
-    return said.partition("\n")[0]
+    return path.read_text(encoding="utf-8").partition("\n")[0].strip('# "')
 
 
 def files_of(path: Path) -> list[Path]:
@@ -114,9 +112,3 @@ def files_of(path: Path) -> list[Path]:
         names = r"(?m:^(?:from|import) {0}\b)|(?<![\w/]){0}(?:\.[A-Z]|:\w)"
         found += [other for other in others if re.search(names.format(other.stem), text)]
     return found
-
-
-def _is_job(path: Path) -> bool:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    return any(isinstance(target, ast.Name) and target.id == "config" for target in targets)

@@ -100,7 +100,6 @@ def search(
     source: Annotated[list[str] | None, typer.Option(help="Only those of this agent; may be repeated.")] = None,
     min_reward: Annotated[float | None, typer.Option(help="Only those with this reward or more.")] = None,
     as_json: AsJson = False,
-    embedder: Annotated[str | None, typer.Option(help="The one that it must have been made with (default: any).")] = None,
 ) -> None:
     """Show the step traces whose keys are nearest to a question, or to the history of one."""
     from rapo_rllib.settings import TraceFilter
@@ -108,7 +107,7 @@ def search(
 
     chosen = TraceFilter(sources=tuple(source) if source else None, min_reward=min_reward)
     query = HistoryQuery(text, "") if question is None else HistoryQuery(question, text)
-    with opened(uri, collection, {"embedder": embedder}, filter=chosen) as buffer:
+    with opened(uri, collection, {}, filter=chosen) as buffer:
         (hits,) = buffer.retrieve([query], top_k)
         for number, hit in enumerate(hits, start=1):
             record = {"similarity": round(hit.similarity, 4), **asdict(hit.trace)}
