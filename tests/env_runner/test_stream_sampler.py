@@ -243,6 +243,21 @@ def test_nobody_comes_back(make: Any) -> None:
         setting.take()
 
 
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_an_engine_that_others_work_without_for_too_long_is_counted(make: Any, max_staleness: int) -> None:
+    setting = make(recovery_timeout_s=0.05, max_staleness=max_staleness)
+    setting.sampler._restore = lambda: None  # it hangs where it starts
+    setting.runners[2].dies = 1
+    result, found = setting.take(), 0
+    for version in range(1, 10_000):
+        setting.move(version)
+        result = setting.take()
+        found += sum(stats.deadlines["restore"] for stats in result.stats)
+        if found and version > 200:  # once, however long it stays away
+            break
+    assert found == 1 and setting.healthy == [1]
+
+
 def test_an_error_while_an_engine_is_brought_back_is_raised(make: Any) -> None:
     setting = make()
     setting.healthy = [1]

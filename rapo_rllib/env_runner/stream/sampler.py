@@ -94,6 +94,8 @@ class StreamSampler:
         self._num_failures = 0  # of engines, since a group came back
         self._num_lost = 0  # engines, since the last batch
         self._alone_since: float | None = None  # no engine takes orders
+        self._out_s: dict[int, float] = {}  # of those that do not, while groups are waited for
+        self._looked = 0.0
         self._restoring: Future[Any] | None = None
         self._restored_at = 0.0
         self._restorer = ThreadPoolExecutor(1, thread_name_prefix="restoring-env-runners")
@@ -132,6 +134,7 @@ class StreamSampler:
         self._conditions = conditions
         if self._thread is None:
             self._engines = {runner: Engine() for runner in self._group.healthy_worker_ids()}
+            self._looked = time.monotonic()
             self._thread = threading.Thread(target=self._serve, name="rollout-stream", daemon=True)
             self._thread.start()
 
@@ -304,7 +307,26 @@ class StreamSampler:
             and time.monotonic() - self._restored_at > _RESTORE_EVERY_S
         ):
             self._restoring = self._restorer.submit(self._restore)
+        self._check_out()
         self._check_alone()
+
+    def _check_out(self) -> None:
+        """Count an engine that others work without for so long; where there are no others the training ends.
+
+        An update, and what is between two, does not count: new weights wait for it, and engines for them.
+        """
+        since, self._looked = self._looked, time.monotonic()
+        out = set(self._group._worker_manager.actors()) - set(self._engines)
+        self._out_s = {runner: self._out_s.get(runner, 0.0) for runner in sorted(out)}
+        if self._conditions is None or self._ledger.updating:
+            return
+        for runner, before in list(self._out_s.items()):
+            self._out_s[runner] += self._looked - since
+            if before <= self._recovery_timeout_s < self._out_s[runner]:
+                logger.warning("env runner %d has not come back within %.0f s", runner, self._recovery_timeout_s)
+                with self._changed:  # beside what others have counted: one that did nothing was not idle
+                    of = next(iter(self._stats), runner)
+                    self._stats.setdefault(of, RolloutStats()).deadlines["restore"] += 1
 
     def _check_alone(self) -> None:
         if self._engines or self._conditions is None:
