@@ -201,6 +201,12 @@ def _little_covered(rows: Sequence[Row], past: Past) -> Finding:
     return f"the buffer has step traces for {share:.0%} of the training questions", advice
 
 
+def _no_starts(rows: Sequence[Row], past: Past) -> Finding:
+    share = _share(rows, _SAMPLED + "starts/groups_without", _SAMPLED + "starts/asked", 0.5)
+    advice = "name a file with some of the training questions (expert_traces), or set expert_start_share to 0"
+    return _told(share, "of the groups that may begin behind an expert's steps have none of their question", advice)
+
+
 def _equal_rewards(rows: Sequence[Row], past: Past) -> Finding:
     share = _share(rows, _SAMPLED + "groups_without_signal", _SAMPLED + "groups", 0.5)
     if share is None:
@@ -271,11 +277,21 @@ def _tool_errors(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _mismatch(rows: Sequence[Row], past: Past) -> Finding:
-    distances = _last(rows, _LEARNED + "mismatch")
-    if distances is None or min(distances) < 0.1:
-        return None
     advice = "let both compute in one precision (engine.dtype, model.autocast_dtype), and see docs/rollout.md"
-    return f"engine and learner differ by {distances[-1]:.2g} nats a token before the first optimiser step", advice
+    truncated = _last(rows, _LEARNED + "truncated")
+    if truncated is not None and min(truncated) >= 0.1:
+        return f"{truncated[-1]:.0%} of the importance weights are cut: engine and learner disagree", advice
+    distances = _last(rows, _LEARNED + "mismatch")
+    if distances is not None and min(distances) >= 0.1:
+        return f"engine and learner differ by {distances[-1]:.2g} nats a token before the first optimiser step", advice
+    return None
+
+
+def _clipped(rows: Sequence[Row], past: Past) -> Finding:
+    low, high = _last(rows, _LEARNED + "clipped_low"), _last(rows, _LEARNED + "clipped_high")
+    if low is None or high is None or min(map(sum, zip(low, high, strict=True))) < 0.3:
+        return None
+    return f"{low[-1] + high[-1]:.0%} of the tokens are clipped: the steps are too large", "lower lr or num_minibatches"
 
 
 def _skipped_steps(rows: Sequence[Row], past: Past) -> Finding:
@@ -295,10 +311,13 @@ def _unscored(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _lost_env_runners(rows: Sequence[Row], past: Past) -> Finding:
-    """Count those that a streamed rollout lost of late, and all that RLlib has counted."""
+    """Count those that a streamed rollout lost of late, and all that RLlib has counted, of evaluation's own too."""
     lost = sum(row.get("sampling/env_runners_lost", 0.0) for row in rows[-RECENT:])
     names = ("num_remote_worker_restarts", "num_env_runners_dropped_lifetime")
-    restarts, dropped = (rows[-1].get(f"fault_tolerance/{name}", 0.0) for name in names)
+    evaluated = next((row for row in reversed(rows) if f"evaluation/{names[0]}" in row), {})  # not in each iteration
+    restarts, dropped = (
+        rows[-1].get(f"fault_tolerance/{name}", 0.0) + evaluated.get(f"evaluation/{name}", 0.0) for name in names
+    )
     if not lost + restarts + dropped:
         return None
     so_far = f"so far {restarts:.0f} were restarted and {dropped:.0f} did not answer in time"
@@ -314,6 +333,7 @@ RULES: Mapping[str, Rule] = {
     "answers_shown": _answers_shown,
     "answers_copied": _answers_copied,
     "little_covered": _little_covered,
+    "no_starts": _no_starts,
     "equal_rewards": _equal_rewards,
     "never_rewarded": _never_rewarded,
     "entropy_collapse": _entropy_collapse,
@@ -322,6 +342,7 @@ RULES: Mapping[str, Rule] = {
     "wrong_format": _wrong_format,
     "tool_errors": _tool_errors,
     "mismatch": _mismatch,
+    "clipped": _clipped,
     "skipped_steps": _skipped_steps,
     "unscored": _unscored,
     "lost_env_runners": _lost_env_runners,

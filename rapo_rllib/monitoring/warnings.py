@@ -15,7 +15,7 @@ from typing import Any
 from rapo_rllib.monitoring.metrics_flat import flattened
 from rapo_rllib.monitoring.warning_rules import RECENT, RULES, Past, Row
 
-_PREFIXES = ("buffer/", "env_runners/", "learners/default_policy/", "fault_tolerance/", "rapo/", "sampling/")
+_PREFIXES = ("buffer/", "env_runners/", "learners/default_policy/", "fault_tolerance/", "rapo/", "sampling/", "evaluation/num_")
 
 
 @dataclass(frozen=True)

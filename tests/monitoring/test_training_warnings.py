@@ -40,6 +40,7 @@ RIGHT = {SAMPLED + "retrieval/retrieved_count": 80.0, SAMPLED + "retrieval/other
 HARMS = RIGHT | {SAMPLED + "retrieval/accuracy_retrieved": 0.15, SAMPLED + "retrieval/accuracy_others": 0.3}
 COPIED = {SAMPLED + "retrieval/wrong_answers_count": 4.0, SAMPLED + "retrieval/wrong_answers_copied": 0.75}
 SHOWN = {SAMPLED + "retrieval/count": 40.0, SAMPLED + "retrieval/shows_answer": 0.8}
+NO_STARTS = {SAMPLED + "starts/groups_without": 6.0, SAMPLED + "starts/asked": 9.0}
 FELL = {"rapo/accuracy_best": 0.195, "rapo/accuracy_after": 0.031, "rapo/evaluated_questions": 128}
 GONE = {SAMPLED + "retrieval/queries": 20.0, SAMPLED + "retrieval/failures": 15.0}
 LOST, RLLIB = {"sampling/env_runners_lost": 2}, "fault_tolerance/num_"
@@ -48,6 +49,7 @@ CASES = [
     ("held_out_fell", FELL, "fell from 19.5% to 3.1%, by 4.1 standard errors", "checkpoint"),
     ("retrieval_harms", HARMS, "15% of the trajectories that retrieve are right, 30% of the others", "hide_answers"),
     ("answers_copied", COPIED, "75% of the wrong answers", "question: same"),
+    ("no_starts", NO_STARTS, "67% of the groups that may begin", "expert_traces"),
     ("little_covered", {"buffer/coverage": 0.15}, "step traces for 15% of the training questions", "max_traces"),
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/queries": 0.0}, "no trajectory asked", "protocol.examples"),
     ("nothing_retrieved", NOTHING | {SAMPLED + "retrieval/empty": 15.0}, "nothing suitable", "filter"),
@@ -63,11 +65,14 @@ CASES = [
     ("failed_trajectories", {SAMPLED + "ends/error": 8.0}, "12% of the trajectories failed", "log"),
     ("wrong_format", {SAMPLED + "format_rate": 0.03125}, "only 3%", "protocol.examples"),
     ("tool_errors", {SAMPLED + "tools/python/timeout": 35.0}, "60% of the calls of python failed, mostly: timeout", "limits"),
+    ("mismatch", {LEARNED + "truncated": 0.25}, "25% of the importance weights", "engine.dtype"),
     ("mismatch", {LEARNED + "mismatch": 0.3}, "0.3 nats", "engine.dtype"),
+    ("clipped", {LEARNED + "clipped_low": 0.2, LEARNED + "clipped_high": 0.15}, "35% of the tokens", "lr"),
     ("skipped_steps", {LEARNED + "num_skipped_steps": 1}, "1 optimiser steps", "lr"),
     ("unscored", {SAMPLED + "reward/failures/timeout": 16.0}, "25% of the trajectories", "scorer"),
     ("lost_env_runners", {RLLIB + "remote_worker_restarts": 2}, "so far 2 were restarted", "memory"),
     ("lost_env_runners", {RLLIB + "env_runners_dropped_lifetime": 1}, "1 did not answer in time", "log"),
+    ("lost_env_runners", {"evaluation/num_remote_worker_restarts": 1}, "so far 1 were restarted", "memory"),
     ("lost_env_runners", LOST, "lost, 2 of late", "log"),
 ]
 
@@ -95,6 +100,12 @@ def test_one_odd_batch_warns_of_nothing(name: str) -> None:
     assert name not in after(changes, count=RECENT - 1)
     results = [changed({}), changed({}), changed(changes), changed({}), changed({})]
     assert name not in {warning.name for warning in warnings_of(results, CONFIG)}
+
+
+def test_what_an_evaluation_lost_is_said_until_the_next_one() -> None:
+    lost = {"evaluation/num_remote_worker_restarts": 1, "evaluation/num_healthy_workers": 2}
+    found = {warning.name: warning.text for warning in warnings_of([changed({}), changed(lost), changed({})], CONFIG)}
+    assert "so far 1 were restarted" in found["lost_env_runners"] and "2 are at work" in found["lost_env_runners"]
 
 
 def test_half_failing_is_said_at_once() -> None:
