@@ -31,7 +31,7 @@ class BuildProgress:
 
     @property
     def found(self) -> int:
-        """Those that were stored before."""
+        """Count the rows that were stored before."""
         return self.done - self.embedded
 
 

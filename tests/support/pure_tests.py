@@ -61,7 +61,6 @@ PURE = (
     "test_layers.py",
     "test_suite.py",
     "traces/test_trace_files.py",
-    "weights/test_weight_digest.py",
     "weights/test_weights.py",
     "tools/test_bounded.py",
     "tools/test_make_tool.py",
