@@ -44,7 +44,6 @@ def measured(file: Path, count: int, folder: Path) -> dict[str, Any]:
     for first in range(0, len(keys), WINDOW):
         buffer.embedder.encode(keys[first : first + WINDOW])
     embedding_s = time.perf_counter() - start
-    dtype = buffer.embedder.encoder.dtype
     buffer.drop()
     buffer.close()
     return {
@@ -52,7 +51,6 @@ def measured(file: Path, count: int, folder: Path) -> dict[str, Any]:
         "traces_per_s": added / import_s,
         "embedding_alone_per_s": len(keys) / embedding_s,
         "ratio_vs_embedding": embedding_s / len(keys) / (import_s / added),
-        "dtype": dtype,
         "peak_mib_after_a_quarter": memory[len(memory) // 4],
         "peak_mib": memory[-1],
     }

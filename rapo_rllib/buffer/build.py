@@ -147,6 +147,10 @@ def _built(
             f"step_trace_buffer: there is no complete buffer in collection {buffer.collection!r} at {buffer.uri}, and "
             "step_trace_buffer.traces names nothing to build it from. Name a trace file or 'expert'."
         )
+    if built is None and buffer.exists() and (count := buffer.count()):
+        logger.warning(
+            "%s holds %d step traces of a build or an import that was not finished; it is added to", buffer.uri, count
+        )
     buffer.create()
     experts = traces() if guard is None else guard.keep(traces())
     given = (trace for expert in experts if expert.reward > 0 for trace in cut(expert, buffer.settings.level))

@@ -63,9 +63,13 @@ def read_chat(body: bytes, headers: Mapping[str, str]) -> tuple[Ask, Form]:
     except (ValueError, TypeError, VLLMClientError) as wrong:
         raise RequestError(f"the request is refused: {wrong}") from wrong
     _check_served(asked)
+    tools = tuple(_schema(tool) for tool in asked.tools or ())
+    names = [schema["function"]["name"] for schema in tools]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise RequestError(f"tools: two are called {twice!r}")
     ask = Ask(
         messages=tuple(_plain(message, index) for index, message in enumerate(data["messages"])),
-        tools=tuple(_schema(tool) for tool in asked.tools or ()),
+        tools=tools,
         max_tokens=_most_tokens(asked.max_completion_tokens, vars(asked)["max_tokens"]),
         stop=_stop(asked.stop),
         reads_calls=asked.tool_choice != "none",  # the prompt has the tools all the same, so that the history goes on
@@ -125,6 +129,8 @@ def _most_tokens(*given: int | None) -> int | None:
 def _schema(tool: Any) -> Schema:
     function = tool.function
     parameters = function.parameters or {"type": "object", "properties": {}}
+    if not isinstance(parameters.get("properties", {}), Mapping):
+        raise RequestError(f"tools: the properties of {function.name!r} must be an object")
     described = {"name": function.name, "description": function.description or "", "parameters": parameters}
     return {"type": "function", "function": described}
 

@@ -107,7 +107,9 @@ def _parquet(path: Path) -> Iterator[Any]:
     from pyarrow import ArrowInvalid, parquet
 
     try:
-        yield from parquet.read_table(path).to_pylist()
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                yield from batch.to_pylist()
     except ArrowInvalid as error:
         raise OSError(str(error)) from error
 

@@ -50,7 +50,7 @@ def question_from_row(
     Raises:
         ValueError: no question or no answer; names file, row and field.
     """
-    text, turns = _asked(row, where, question_field)
+    text, turns = asked_text(row, where, question_field)
     names = (answer_field,) if answer_field else _ANSWER_FIELDS
     answers = next(filter(None, (accepted(field_value(row, name)) for name in names)), None)  # of the first that holds one
     if answers is None and (needs_answer or answer_field):
@@ -63,7 +63,7 @@ def question_from_row(
     return Question(id, text, first, aliases, source=source, turns=turns, tools=tools, schemas=schemas, columns=row)
 
 
-def _asked(row: Mapping[str, Any], where: str, question_field: str | None) -> tuple[str, Turns]:
+def asked_text(row: Mapping[str, Any], where: str, question_field: str | None) -> tuple[str, Turns]:
     """The question of a row, and the turns that stand before it."""
     names = (question_field,) if question_field else (*_QUESTION_FIELDS, *CHAT_FIELDS)
     chats = names if question_field else CHAT_FIELDS

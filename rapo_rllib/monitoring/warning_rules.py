@@ -313,14 +313,14 @@ def _unscored(rows: Sequence[Row], past: Past) -> Finding:
 def _lost_env_runners(rows: Sequence[Row], past: Past) -> Finding:
     """Count those that a streamed rollout lost of late, and all that RLlib has counted, of evaluation's own too."""
     lost = sum(row.get("sampling/env_runners_lost", 0.0) for row in rows[-RECENT:])
-    names = ("num_remote_worker_restarts", "num_env_runners_dropped_lifetime")
+    names = ("num_remote_worker_restarts", "num_env_runners_dropped_lifetime", "num_healthy_workers")
     evaluated = next((row for row in reversed(rows) if f"evaluation/{names[0]}" in row), {})  # not in each iteration
-    restarts, dropped = (
+    restarts, dropped, left = (
         rows[-1].get(f"fault_tolerance/{name}", 0.0) + evaluated.get(f"evaluation/{name}", 0.0) for name in names
     )
     if not lost + restarts + dropped:
         return None
-    so_far = f"so far {restarts:.0f} were restarted and {dropped:.0f} did not answer in time"
+    so_far = f"so far {restarts:.0f} were restarted and {dropped:.0f} did not answer in time; {left:.0f} are at work"
     return f"env runners were lost, {lost:.0f} of late; {so_far}", "see the log for why; often it is memory"
 
 

@@ -43,7 +43,6 @@ def transcripts(folder: Path) -> list[dict[str, Any]]:
 def test_a_model_answers_with_the_tools_of_the_job(build: Callable[..., str], tmp_path: Path, small_model: str) -> None:
     job = write_job(tmp_path, small_model, 4)
     output = build(str(job), "--agent", small_model, "--samples", "3", "--keep", "2", "--min-reward", "0", "--source", "random")
-    assert "12 of 12 attempts" in output and "tokens/s" in output
     rows = transcripts(tmp_path / "steps.step_traces.random")
     assert sorted(row["question_id"] for row in rows) == [f"sums-{i}" for i in range(1, 5) for _ in range(3)]
     assert all(row["tokens"] > 0 for row in rows)

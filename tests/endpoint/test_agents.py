@@ -396,7 +396,7 @@ def test_the_return_of_an_agent_whose_last_turn_nobody_got(make: Any) -> None:
     made = make("leaves_for_good", script=nine, latency=20, group_size=1)
     made.engine.poll = slowed(made.engine.poll, 0.02)
     observer = EpisodeObserver(SimpleNamespace(episode=lambda *told: None, environment_created=lambda env: None))  # type: ignore[arg-type]
-    (episode,) = observer.of(made.loop.run([QUESTION], observer=observer))
+    (episode,) = observer.take(made.loop.run([QUESTION], observer=observer))
     assert (episode.get_return(), episode.is_terminated) == (1.0, True)
 
 

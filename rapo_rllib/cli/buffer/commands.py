@@ -172,14 +172,14 @@ def question_texts(path: Path, option: str) -> Iterator[str]:
         ValueError: the file is missing or no such file, or a row has no question.
     """
     from rapo_rllib.envs.dataset_files import is_file_name, read_rows
-    from rapo_rllib.envs.dataset_rows import question_from_row
+    from rapo_rllib.envs.dataset_rows import asked_text
 
     if not is_file_name(str(path)):
         raise ValueError(f"{option} {path}: not a file ending in .jsonl, .jsonl.gz, .json, .parquet or .csv")
     if not path.expanduser().is_file():
         raise ValueError(f"{option} {path}: there is no such file; correct the path (now in {Path.cwd()})")
     for number, row in enumerate(read_rows(str(path), option, "test"), start=1):
-        yield question_from_row(row, f"{path}, row {number}", "", needs_answer=False).text
+        yield asked_text(row, f"{path}, row {number}", None)[0]
 
 
 def evaluation_guard(paths: Sequence[Path] | None) -> LeakGuard | None:

@@ -88,9 +88,14 @@ def check_scheduler(scheduler: Any, given: Mapping[str, Any], variant: Mapping[s
             "scheduler.require_attrs to false, or evaluate every iteration"
         )
     begun = flattened(variant)
-    for key in flattened(mutations_of(given)):
+    for key, values in flattened(mutations_of(given)).items():
+        dotted = key.replace("/", ".")
+        if isinstance(begun.get(key), list) and not isinstance(values, list):
+            raise ValueError(
+                f"scheduler.{MUTATIONS}.{dotted}: config.{dotted} = {begun[key]!r} is a schedule, which cannot be multiplied; "
+                "leave it out of config, or give a list of schedules to choose from"
+            )
         if key not in begun and "/" in key:  # Tune draws one where a key of the top level has none
-            dotted = key.replace("/", ".")
             raise ValueError(
                 f"scheduler.{MUTATIONS}.{dotted}: config.{dotted} has no value to begin with; give it one, or a search"
             )
@@ -132,5 +137,6 @@ class _WithinRange:
                 *parents, last = key.split("/")
                 inner = reduce(getitem, parents, changed)
                 low, high = _bounds(values)
-                inner[last] = min(max(inner[last], low), high)
+                if isinstance(inner[last], int | float):
+                    inner[last] = min(max(inner[last], low), high)
         return changed

@@ -27,7 +27,7 @@ class McpServer:
     wanted.
 
     Raises:
-        ValueError: the server does not answer, or its tools cannot be shown: two of a name, none, one without a description.
+        ValueError: the server does not answer, or its tools cannot be shown: none, one without a description.
     """
 
     def __init__(self, options: McpOptions) -> None:
@@ -174,7 +174,9 @@ class McpSession:
         try:
             self._connection = self._connection or self._server.acquire(timeout_s)
         except ServerLostError as error:
-            raise ToolError(f"MCP server {options.shown!r} does not begin a session: {error}") from error
+            raise ToolError(
+                f"MCP server {options.shown!r} does not begin a session: {error}; if it can run only once, set mcp.sessions: 1"
+            ) from error
         return self._connection
 
     def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
