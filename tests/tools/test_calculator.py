@@ -45,5 +45,5 @@ def test_division_by_zero() -> None:
 def test_it_has_a_short_name() -> None:
     tool = make_tool("calculator")
     assert isinstance(tool, Calculator) and tool.tag == "calculator"
-    with pytest.raises(ValueError, match="unknown key .*options.digits"):
+    with pytest.raises(ValueError, match=r"unknown key .*options.digits"):
         make_tool("calculator", digits=3)

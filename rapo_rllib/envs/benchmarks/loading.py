@@ -71,8 +71,10 @@ def _rows(benchmark: Benchmark, path: str | None, split: str, limit: int | None)
 
 def _how_to_obtain(benchmark: Benchmark) -> str:
     return (
-        f"To obtain it: where there is a network, run hf download --repo-type dataset {benchmark.hub_id} (log in by hf auth login if its page has terms). "
-        f"Name a local copy (.jsonl, .jsonl.gz, .json, .parquet, .csv or a folder) as {benchmark.name}=PATH. Licence: {benchmark.licence}"
+        f"To obtain it: where there is a network, run hf download --repo-type dataset {benchmark.hub_id}, "
+        "after hf auth login if its page has terms. "
+        f"Name a local copy (.jsonl, .jsonl.gz, .json, .parquet, .csv or a folder) as {benchmark.name}=PATH. "
+        f"Licence: {benchmark.licence}"
     )
 
 
