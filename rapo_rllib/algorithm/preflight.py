@@ -80,12 +80,11 @@ def _check_template(settings: Settings, env: Any, questions: Sequence[Question])
     chat = make_protocol(load_tokenizer(settings.model), settings.protocol, env, vllm_call_reader)
     if isinstance(chat, NativeProtocol) and (otherwise := chat.served_otherwise()):
         logger.warning(otherwise)
-    if settings.uses_retrieval:
-        if "a step" not in chat.retrieved("a step").text:
-            raise ValueError(
-                "protocol.format = 'native': the model's chat template leaves out a user turn behind a result, as which a "
-                "retrieved step is shown; set protocol.format to 'tags', or num_hybrid to 0"
-            )
+    if settings.uses_retrieval and "a step" not in chat.retrieved("a step").text:
+        raise ValueError(
+            "protocol.format = 'native': the model's chat template leaves out a user turn behind a result, as which a "
+            "retrieved step is shown; set protocol.format to 'tags', or num_hybrid to 0"
+        )
     for question in questions:
         if question.turns or question.schemas:
             try:
