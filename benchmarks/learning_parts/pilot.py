@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from learning_parts.arms import TARGET
 from learning_parts.measures import area, cost_until
-from learning_parts.plan import TARGET
 
 
 def pilot_figures(study: Any) -> list[dict[str, Any]]:

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from learning_parts.methods import MAIN, NOISE
-from learning_parts.plan import CALLS, PRIMARY
+from learning_parts.arms import CALLS, MAIN, NOISE, PRIMARY
 from learning_parts.results import Rows, Runs, Study
 from learning_parts.statistics import mean_interval
 from learning_parts.tables import NAMES

@@ -1,6 +1,6 @@
-"""Raw results of runs as JSON in the repository, and the figures that are made of them.
+"""Raw results of the studies' runs, and the figures that are made of them.
 
-runs/*.jsonl --collect--> results/chains-<calls>-<arm>.json --summary--> results/summary.json, docs/learning.md
+results/<kind>-<calls>-<arm>.json --summary--> results/summary.json, docs/learning.md
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from learning_parts.measures import area, cost_until, first_success, waited
-from learning_parts.methods import (
+from learning_parts.arms import (
     ABLATIONS,
     BASELINE,
     BRANCHING,
+    CALLS,
     CONTROLS,
-    GONE_ABLATIONS,
+    CREDIT,
+    EQUIVALENT,
     MAIN,
     NOISE,
-    REPORTED,
+    POLICIES,
+    PRIMARY,
     SAME_RATE,
     STALE,
+    TARGET,
+    WORD_CREDIT,
 )
-from learning_parts.plan import CALLS, EQUIVALENT, POLICIES, PRIMARY, TARGET, WORD_MENDS
+from learning_parts.measures import area, cost_until, first_success, waited
 from learning_parts.statistics import holm, mean_interval, paired_difference
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
@@ -34,37 +38,6 @@ CHAINS, TIMED, PILOT = "chains", "timed", "pilot"  # kinds of raw results
 Rows = list[dict[str, Any]]
 Runs = dict[int, Rows]  # by seed
 Study = dict[tuple[int | str, str], Runs]  # by calls, or "words", and arm
-
-
-def rows_of(file: Path) -> Rows:
-    """What a run is, and its rows, of one that has ended; nothing of another."""
-    if not file.exists():
-        return []
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-    return rows if rows and rows[-1].get("done") else []
-
-
-def collect(folder: Path, results: Path = RESULTS, kind: str = CHAINS) -> int:
-    """Add the ended runs in ``folder`` to the raw results; how many there were. What is there already stays as it is."""
-    count = 0
-    for file in sorted(folder.glob("*.jsonl")):
-        if not (rows := rows_of(file)):
-            continue
-        run, count = rows[0]["run"], count + 1
-        task = "words" if run["calls"] == "words" else f"{kind}-{run['calls']}"
-        target = results / f"{task}-{run['arm']}.json"
-        kept = json.loads(target.read_text()) if target.exists() else {}
-        facts = {"lr": run["lr"], "policy": Path(run["policy"]).name, "tokens": run["tokens"]}
-        kept.setdefault(str(run["seed"]), {**facts, "rows": [_rounded(row) for row in rows[1:]]})
-        results.mkdir(parents=True, exist_ok=True)
-        ordered = sorted(kept.items(), key=lambda item: int(item[0]))
-        lines = ",\n".join(f"{json.dumps(seed)}: {json.dumps(run)}" for seed, run in ordered)
-        target.write_text(f"{{\n{lines}\n}}\n")
-    return count
-
-
-def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: float(f"{value:.5g}") if isinstance(value, float) else value for name, value in row.items()}
 
 
 def read(results: Path = RESULTS, kind: str = CHAINS) -> Study:
@@ -86,7 +59,7 @@ def summary(study: Study, timed: Study) -> dict[str, Any]:
     noise = {str(p): _mean(study[PRIMARY, arm]) for p, arm in NOISE.items() if (PRIMARY, arm) in study}
     ablations = {
         arm: paired_difference(areas(study[PRIMARY, arm]), areas(study[PRIMARY, base]), EQUIVALENT)
-        for arm, base in (ABLATIONS | GONE_ABLATIONS).items()
+        for arm, base in ABLATIONS.items()
         if (PRIMARY, arm) in study and (PRIMARY, base) in study
     }
     adjusted = holm({arm: found["p"] for arm, found in ablations.items()})
@@ -99,7 +72,7 @@ def summary(study: Study, timed: Study) -> dict[str, Any]:
         "words": _words(study) if ("words", BASELINE) in study else {},
         "noise": noise,
         "ablations": {arm: {**found, "p_holm": adjusted[arm]} for arm, found in ablations.items()},
-        "credit": _credit(study, PRIMARY, REPORTED) if {(PRIMARY, "rapo"), (PRIMARY, BASELINE)} <= study.keys() else {},
+        "credit": _credit(study, PRIMARY, CREDIT) if {(PRIMARY, "rapo"), (PRIMARY, BASELINE)} <= study.keys() else {},
         "branching": {
             arm: _calls_ratio(study, arm) for arm in BRANCHING if {(PRIMARY, arm), (PRIMARY, BASELINE)} <= study.keys()
         },
@@ -165,7 +138,7 @@ def _credit(study: Study, calls: int | str, arms: Iterable[str]) -> dict[str, An
 
 def _words(study: Study) -> dict[str, Any]:
     """As of the chains; the differences by the names that the project's documents have for them."""
-    found = {**_of_calls(study, "words"), "credit": _credit(study, "words", WORD_MENDS)}
+    found = {**_of_calls(study, "words"), "credit": _credit(study, "words", WORD_CREDIT)}
     return {**found, "no_answer_minus_grpo": found["rapo_hidden_minus_grpo"]} if "rapo_hidden_minus_grpo" in found else found
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from learning_parts.arms import CONTROLS
 from learning_parts.equal_tables import equal_tables
-from learning_parts.methods import CONTROLS
 from learning_parts.pilot import pilot_table
 from learning_parts.results import COSTS
 from learning_parts.statistics import mean_interval

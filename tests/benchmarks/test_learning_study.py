@@ -1,27 +1,25 @@
-"""The study on the chains: what is planned, how runs become results, figures and tables."""
+"""The studies' raw results become figures and tables."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from learning_parts import plan
-from learning_parts.chain_run import ChainRun
+from learning_parts.arms import SAME_RATE, STALE
 from learning_parts.every_figure import all_figures
-from learning_parts.measures import area, cost_until, first_success, solved_once, waited
-from learning_parts.methods import ABLATIONS, ARMS, CONTROLS, CREDIT, MAIN, NOISE, REPORTED, SAME_RATE, STALE, rated
+from learning_parts.measures import area, cost_until, first_success, waited
 from learning_parts.plots import curves, on_a_grid
-from learning_parts.policies import passes
-from learning_parts.rates import choose, rate_of
-from learning_parts.results import RESULTS, TIMED, collect, read, rows_of, summary
+from learning_parts.results import RESULTS, TIMED, read, summary
 from learning_parts.statistics import holm, mean_interval, paired_difference
 from learning_parts.tables import PAGES, figures, tables, written_into
-from learning_parts.training import EFFECT
+
+EFFECT = (
+    *("own_question", "shows_answer", "z_ret", "z_on_policy", "answers_copied", "answers_count"),
+    *("accuracy_retrieved", "accuracy_others", "accuracy_right_step_retrieved", "accuracy_right_step_others"),
+)
 
 ROWS = [
     {"tokens": 0, "accuracy": 0.0, "train_s": 0},
@@ -35,7 +33,6 @@ def test_area_and_cost() -> None:
     assert area(ROWS) == pytest.approx((25 + 50) / 200)
     assert cost_until(ROWS, 0.5, "train_s") == 2
     assert cost_until(ROWS, 0.6, "train_s") is None
-    assert solved_once([[False, True], [False, False], [True, True]]) == pytest.approx(2 / 3)
 
 
 def test_the_first_success_is_counted_in_iterations() -> None:
@@ -72,64 +69,31 @@ def test_holm() -> None:
     assert holm({}) == {}
 
 
-def test_the_plan() -> None:
-    runs = plan.runs()
-    of_seeds = plan.SEEDS * (len(MAIN) * 3 + 5 + len(ABLATIONS) + 1)
-    assert len(runs) == len(set(runs)) == of_seeds + sum(CREDIT.values()) + 2 * plan.STALE_SEEDS
-    assert plan.STALE_SEEDS >= 5 and {run.arm for run in runs[-2 * plan.STALE_SEEDS :]} == set(STALE)
-    assert [run.arm for run in runs[: len(MAIN)]] == list(MAIN)
-    assert {run.calls for run in runs[: plan.SEEDS * len(MAIN)]} == {3}
-    assert Counter(run.calls for run in runs)[2] == plan.SEEDS * (len(MAIN) + 1)
-    assert plan.SEEDS >= 20 and plan.POLICIES >= 3 and set(NOISE) == {0.0, 0.2, 0.4, 0.6, 0.8, 1.0}
-    assert not {planned.seed for planned, _ in plan.rate_runs()} & {run.seed for run in runs}
-    assert len(plan.rate_runs()) == 3 * (4 * len(plan.RATES) + 1)  # three seeds each, four methods, and a later rate of GRPO
-    assert {rated(arm) for arm in ARMS} == {"grpo", "rapo", "luffy", "trajectories"}
-    assert {"imitated", "own", "gigpo"} <= CREDIT.keys() < REPORTED.keys() and min(REPORTED.values()) >= 10
-    assert CONTROLS.keys() | set(CONTROLS.values()) <= REPORTED.keys()
+def write_runs(results: Path, ends: dict[str, tuple[float, ...]], task: str = "chains-3") -> None:
+    """Raw results of runs that end with these accuracies, a seed each."""
+    for arm, accuracies in ends.items():
+        runs = {str(seed): {"lr": 1e-4, "rows": rows_to(end)} for seed, end in enumerate(accuracies)}
+        (results / f"{task}-{arm}.json").write_text(json.dumps(runs))
 
 
-def test_gates() -> None:
-    good = {"careful": 0.95, "goes_on_1": 0.03, "reads_1": 0.9, "takes_over_1": 0.1, "reads_2": 0.1}
-    assert passes(good)
-    for name, bad in (("careful", 0.8), ("goes_on_1", 0.1), ("goes_on_1", 0.001), ("reads_1", 0.8), ("takes_over_1", 0.2)):
-        assert not passes(good | {name: bad})
-
-
-def write_run(folder: Path, arm: str, seed: int, accuracy: float, done: bool = True, calls: int = 3, lr: float = 1e-4) -> None:
-    run = ChainRun(arm, seed, calls, lr, "/somewhere/policy-0", str(folder))
+def rows_to(accuracy: float) -> list[dict[str, Any]]:
     totals = {"rollout_s": 3.0, "train_s": 9.0, "tool_calls": 5, "iteration": 2}
-    effect = dict.fromkeys(EFFECT, accuracy)
-    shown = {"reward": 0.123456789, "diversity": 0.5, "groups_without_signal": 0.25, **effect}
-    rows = [
-        {"run": asdict(run)},
+    shown = {"reward": 0.12346, "diversity": 0.5, "groups_without_signal": 0.25, **dict.fromkeys(EFFECT, accuracy)}
+    return [
         {**totals, "tokens": 0, "accuracy": 0.0},
         {**totals, "tokens": 100, **shown},
-        {**totals, "tokens": 200, "accuracy": accuracy, **({"pass_at_8": 0.75, "done": True} if done else {})},
+        {**totals, "tokens": 200, "accuracy": accuracy, "pass_at_8": 0.75},
     ]
-    folder.mkdir(parents=True, exist_ok=True)
-    run.file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_runs_that_ended_become_results_figures_and_tables(tmp_path: Path) -> None:
-    folder, results = tmp_path / "runs", tmp_path / "results"
-    for seed, (rapo, grpo, noise) in enumerate([(0.8, 0.4, 0.2), (0.6, 0.4, 0.3), (0.7, 0.3, 0.2)]):
-        write_run(folder, "rapo", seed, rapo)
-        write_run(folder, "grpo", seed, grpo)
-        write_run(folder, "noise_0.5", seed, noise)
-        write_run(folder, "oracle", seed, noise)
-    write_run(folder, "rapo", 9, 1.0, done=False)
-    write_run(folder, "luffy", 0, 1.0)
-    assert collect(folder, results) == 13
-    write_run(folder, "rapo", 0, 0.1)
-    collect(folder, results)  # what counts is not replaced
-    study = read(results)
+def test_raw_results_become_figures_and_tables(tmp_path: Path) -> None:
+    ends = {"rapo": (0.8, 0.6, 0.7), "grpo": (0.4, 0.4, 0.3), "noise_0.5": (0.2, 0.3, 0.2), "oracle": (0.2, 0.3, 0.2)}
+    write_runs(tmp_path, {**ends, "luffy": (1.0,)})
+    study = read(tmp_path)
     assert set(study[3, "rapo"]) == {0, 1, 2} and study[3, "rapo"][0][-1]["accuracy"] == 0.8
-    assert study[3, "rapo"][0][1]["reward"] == 0.12346
-    for arm in ("rapo", "grpo"):
-        write_run(tmp_path / "alone", arm, 0, 0.8 if arm == "rapo" else 0.4)
-    collect(tmp_path / "alone", results, TIMED)
-    assert read(results) == study
-    found = summary(study, read(results, TIMED))
+    write_runs(tmp_path, {"rapo": (0.8,), "grpo": (0.4,)}, "timed-3")
+    assert read(tmp_path) == study
+    found = summary(study, read(tmp_path, TIMED))
     minus = found["chains"]["3"]["rapo_minus_grpo"]
     assert minus["mean"] == pytest.approx(1 / 6) and minus["n"] == 3 and minus["low"] < 1 / 6 < minus["high"]
     assert minus["p_holm"] == minus["p"]  # a family of one: of LUFFY there is one seed only
@@ -158,19 +122,16 @@ def test_runs_that_ended_become_results_figures_and_tables(tmp_path: Path) -> No
     assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
-def studied(folder: Path, ends: dict[str, tuple[float, ...]], calls: Any = 3) -> dict[str, Any]:
-    """The figures of runs that end with these accuracies, a seed each."""
-    for arm, accuracies in ends.items():
-        for seed, accuracy in enumerate(accuracies):
-            write_run(folder / "runs", arm, seed, accuracy, calls=calls)
-    collect(folder / "runs", folder / "results")
-    return summary(read(folder / "results"), {})
+def studied(folder: Path, ends: dict[str, tuple[float, ...]], task: str = "chains-3") -> dict[str, Any]:
+    """The figures of runs that end with these accuracies."""
+    write_runs(folder, ends, task)
+    return summary(read(folder), {})
 
 
 def test_grpo_with_rapos_rate_is_held_against_retrieval_at_two_calculations(tmp_path: Path) -> None:
     ends = {"grpo": (0.4, 0.4), "rapo": (0.8, 0.8), "rapo_hidden": (0.7, 0.7), SAME_RATE: (0.6, 0.6)}
-    found = studied(tmp_path, ends, calls=2)
-    assert SAME_RATE not in found["chains"]["2"]["arms"] and rated(SAME_RATE) == "rapo"
+    found = studied(tmp_path, ends, task="chains-2")
+    assert SAME_RATE not in found["chains"]["2"]["arms"]
     assert found["same_rate"]["mean_accuracy"]["mean"] == pytest.approx(0.3)
     assert found["same_rate"]["rapo_minus"]["mean"] == pytest.approx(0.1)
     assert found["same_rate"]["rapo_hidden_minus"]["mean"] == pytest.approx(0.05)
@@ -220,27 +181,6 @@ def test_the_grid_is_as_long_as_the_shortest_run() -> None:
     assert values.tolist() == [[0, 0.25, 0.5], [0, 0.25, 0.5]]
 
 
-def test_learning_rates_are_chosen_by_the_primary_figure(tmp_path: Path) -> None:
-    file = tmp_path / "rates.json"
-    with pytest.raises(ValueError, match="rates"):
-        rate_of("rapo", file)
-    for arm, best in (("grpo", 3e-4), ("rapo", 1.5e-4), ("luffy", 1.5e-4), ("trajectories", 0.75e-4)):
-        with pytest.raises(ValueError, match=f"no run of {arm} in"):
-            choose(tmp_path / "runs", file)
-        for rate in plan.RATES:
-            write_run(tmp_path / "runs", arm, 1000, 0.9 if rate == best else 0.5, lr=rate)
-    assert choose(tmp_path / "runs", file) == {"grpo": 3e-4, "rapo": 1.5e-4, "luffy": 1.5e-4, "trajectories": 0.75e-4}
-    write_run(tmp_path / "runs", "grpo", 1000, 1.0, lr=plan.LATER_RATES["grpo"][0])
-    assert choose(tmp_path / "runs", file)["grpo"] == 3e-4  # a rate that was tried later is noted, not chosen
-    assert json.loads(file.read_text())["mean_accuracy"]["grpo"]["0.0024"] == [0.5]
-    assert [rate_of(arm, file) for arm in ("arpo", "noise_0.2", "rapo_hidden")] == [3e-4, 1.5e-4, 1.5e-4]
-
-
-def test_a_run_that_has_not_ended_has_no_rows(tmp_path: Path) -> None:
-    write_run(tmp_path, "rapo", 2, 1.0, done=False)
-    assert rows_of(next(tmp_path.glob("*.jsonl"))) == rows_of(tmp_path / "gone.jsonl") == []
-
-
 def test_the_page_and_the_summary_are_made_of_the_raw_results() -> None:
     found = all_figures(RESULTS)
     for file in PAGES:
@@ -252,8 +192,7 @@ def test_the_page_and_the_summary_are_made_of_the_raw_results() -> None:
 
 def test_runs_on_the_word_problems_are_figures_of_their_own(tmp_path: Path) -> None:
     ends = {"grpo": (0.2, 0.2), "rapo": (0.3, 0.3), "rapo_hidden": (0.25, 0.25), "own": (0.5, 0.5)}
-    found = studied(tmp_path, ends, calls="words")
-    assert (tmp_path / "results" / "words-rapo_hidden.json").exists()
+    found = studied(tmp_path, ends, task="words")
     assert found["words"]["rapo_minus_grpo"]["mean"] == pytest.approx(0.05)
     assert found["words"]["no_answer_minus_grpo"]["mean"] == pytest.approx(0.025)
     assert "| RAPO, no step shown" in tables(found)["words"] and not found["chains"]

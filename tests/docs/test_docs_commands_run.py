@@ -135,10 +135,8 @@ ELSEWHERE = {
     "python benchmarks/gpu.py": "benchmarks/test_gpu_benchmark.py::test_passes_of_rows",  # a GPU; the same parts in tiny shapes
     # minutes on an idle machine; calls of what it measures
     "python benchmarks/sandbox.py": "sandbox/test_forkserver.py::test_a_hundred_calls_leave_nothing",
-    # an hour; its parts
-    "python benchmarks/learning.py": (
-        "benchmarks/test_learning_study.py::test_runs_that_ended_become_results_figures_and_tables"
-    ),
+    # it writes into the pages; its parts
+    "python benchmarks/learning.py": "benchmarks/test_learning_study.py::test_raw_results_become_figures_and_tables",
     # hours; what it keeps and reports
     "python benchmarks/packaged.py": "benchmarks/test_packaged.py::test_a_seed_that_is_there_is_not_run_again",
     # an hour; its parts
