@@ -2,8 +2,8 @@
 
     python benchmarks/learning.py     benchmarks/results/summary.json, and the tables of the pages
 
-What was run, and how it is judged, is in ``benchmarks/learning_plan.md`` and ``benchmarks/equal_traces_plan.md``; the first names
-the commit that has the code of the runs.
+What was run, and how it is judged, is in ``benchmarks/learning_plan.md`` and ``benchmarks/equal_traces_plan.md``. They name the
+commit that has the code of the runs.
 """
 
 from __future__ import annotations

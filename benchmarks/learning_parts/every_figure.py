@@ -27,6 +27,8 @@ def all_figures(results: Path) -> dict[str, Any]:
         "pairs": pairs(results / "pairs"),
         "other": {},
     }
+    if "rapo_minus_grpo" in found["pairs"]:
+        found["words"]["best_minus_grpo"] = found["pairs"]["rapo_minus_grpo"]
     for calls, of_calls in found["equal"].items():
         if "best_minus_luffy" in of_calls:
             found["chains"].setdefault(calls, {})["best_minus_luffy"] = of_calls["best_minus_luffy"]

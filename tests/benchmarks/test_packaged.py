@@ -129,9 +129,10 @@ def test_what_decides_stands_where_documents_look_for_it(tmp_path: Path, monkeyp
             raw = {"seed": seed, "held_out": [[0, 0.0], [20, end]], "seconds": 100.0 * end}
             (tmp_path / "pairs" / f"packaged-{job}-seed-{seed}.json").write_text(json.dumps(raw))
     found = all_figures(tmp_path)
-    assert found["pairs"] == {"so_far": 2}
+    assert found["pairs"] == {"so_far": 2} and not found["words"]
     monkeypatch.setattr(packaged_pairs, "PLANNED", (10, 11))
     found = all_figures(tmp_path)
+    assert found["words"]["best_minus_grpo"] == found["pairs"]["rapo_minus_grpo"]
     assert found["chains"]["3"]["best_minus_luffy"]["mean"] == pytest.approx(0.15)
     assert found["other"].keys() == {"4"} and found["other"]["4"]["best_minus_sft_grpo"]["mean"] == pytest.approx(0.0)
     assert found["pairs"]["rapo_minus_grpo"]["mean"] == pytest.approx(0.35) and found["pairs"]["rapo_minus_grpo"]["n"] == 2
