@@ -68,21 +68,28 @@ def random_traces(
     """One step trace per query, drawn with its generator from all layers' as one; None where none is allowed.
 
     What a generator draws depends on it, on the query and on what the layers hold, not on the other generators. All are read at
-    once, since a server makes a reader wait; where answers are hidden, those that show one are drawn again.
+    once, since a server makes a reader wait. Where a row was deleted since it was listed, or shows an answer and answers are
+    hidden, another one is drawn.
 
     Raises:
-        RetrievalError: Milvus does not answer, or a row was deleted after it was listed; the next drawing lists anew.
+        RetrievalError: Milvus does not answer, or lists a row that it has not.
     """
     found: list[StepTrace | None] = [None] * len(queries)
     hidden: list[set[Place]] = [set() for _ in queries]
+    deleted: set[Place] = set()
     waiting: Iterable[int] = range(len(queries))
     while drawn := {at: place for at in waiting if (place := _place(layers, queries[at], rngs[at], hidden[at]))}:
         chosen = sorted(set(drawn.values()))
         read = [layer.read([id for of, id in chosen if of == number]) for number, layer in enumerate(layers)]
+        missing = {(of, id) for of, id in chosen if id not in read[of]}
+        if missing & deleted:
+            raise RetrievalError(f"Milvus lists step traces that it does not have: {sorted(missing & deleted)[:3]}")
+        deleted |= missing
+        for of in {of for of, _ in missing}:
+            layers[of].forget()
         for at, (of, id) in drawn.items():
-            if id not in read[of]:
-                layers[of].forget()
-                raise RetrievalError(f"step trace {id} was deleted while it was drawn")
+            if (of, id) in missing:
+                continue
             if layers[of].settings.filter.hide_answers and shows_answer(read[of][id].text, queries[at].answers):
                 hidden[at].add((of, id))
             else:

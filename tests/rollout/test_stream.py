@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from test_branching import MoodyEngine, unsure_after_a_result
 from test_loop import OneTrace, solve
 
 from rapo_rllib.env_runner.metrics import staleness_metrics
+from rapo_rllib.env_runner.stream.runner import Conditions, Order, RunnerStream
 from rapo_rllib.errors import EngineError
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.rollout.env_calls import EnvPool
@@ -238,3 +240,20 @@ def test_versions_of_tokens() -> None:
     assert branch.token_versions == [3, 4, 4, 4, 4] and branch.newest_version == 4
     with pytest.raises(ValueError, match="2 tokens, 2 logprobs, 2 entropies, 1 versions"):
         branch.append_policy([1, 2], [0.0] * 2, [0.0] * 2, [4])
+
+
+def test_an_order_that_comes_while_new_weights_are_on_their_way_sets_the_view_of_the_buffer() -> None:
+    """It is sent once; the questions wait."""
+    made, seen = Setting(retriever=Retriever(OneTrace(), selection="nearest", top_k=1)), []
+    runner = SimpleNamespace(
+        loop=made.loop,
+        engine=SimpleNamespace(weights=SimpleNamespace(whole=False), num_unfinished=0),
+        settings=SimpleNamespace(objective=SimpleNamespace(shown_steps="retrieved")),
+        set_buffer_view=seen.append,
+        engine_name=lambda: "first",
+        policy_version=3,
+    )
+    view: Any = object()
+    answer = RunnerStream(runner, None).work(Order(Conditions(0.5, buffer_view=view), [(7, QUESTIONS[0])]))
+    made.loop.close()
+    assert seen == [view] and answer.under_way == [7] and not answer.complete

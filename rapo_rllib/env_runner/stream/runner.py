@@ -78,12 +78,12 @@ class RunnerStream:
         self._waiting = [(place, question) for place, question in self._waiting if place not in order.given_up]
         self._waiting += order.questions
         complete: list[tuple[int, TrajectoryGroup]] = []
+        self._set_view(order.conditions.buffer_view)  # now: it is sent once
         if not runner.engine.weights.whole:
             time.sleep(_PAUSE_S)
         elif runner.policy_version < order.least_version:  # it was started anew, and knows nothing of this training
             self._waiting = []
         else:
-            self._set_view(order.conditions.buffer_view)
             waiting, self._waiting = self._waiting, []
             stream.begin(waiting, order.conditions.retrieval_prob, order.conditions.env_steps)
             complete = stream.advance(order.seconds)
