@@ -23,5 +23,6 @@ def test_killed_owners_lose_nothing_that_was_acknowledged() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_owners_killed_many_times_lose_nothing_that_was_acknowledged() -> None:
     check(50, 12)
