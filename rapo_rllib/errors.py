@@ -85,6 +85,10 @@ class LearnerError(RuntimeError):
     """A learner could not compute an update (raised on all ranks together), or died in any call."""
 
 
+class OutOfStepError(LearnerError):
+    """A learner has left a pass through sharded weights in which the others wait for it: the group is lost."""
+
+
 class NotFiniteError(LearnerError):
     """Loss or gradient were NaN or infinite too often in a row (raised on all ranks together)."""
 

@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from rapo_rllib.errors import OutOfStepError
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -53,13 +55,14 @@ class Lockstep:
 
         Raises:
             Exception: what the first work to fail raised, after all passes were brought to their ends by dummy passes.
+            OutOfStepError: a dummy pass failed, too.
         """
         results: list[Result] = []
         error: Exception | None = None
         for item in items:
             self._count = self._left_out = 0
             if error is not None:
-                dummy_pass(item)
+                _stand_in(dummy_pass, item, error)
                 continue
             try:
                 results.append(work(item))
@@ -69,7 +72,7 @@ class Lockstep:
                 for model in self._models:
                     model.reset_iter_state()
                 self._count, self._left_out = 0, self._count
-                dummy_pass(item)
+                _stand_in(dummy_pass, item, error)
         if error is not None:
             raise error
         return results
@@ -78,6 +81,14 @@ class Lockstep:
         """Asked before each collective: whether it is to happen."""
         self._count += 1
         return self._count > self._left_out
+
+
+def _stand_in(dummy_pass: Callable[[Item], Any], item: Item, failed: Exception) -> None:
+    """Run a dummy pass in place of one that failed."""
+    try:
+        dummy_pass(item)
+    except Exception as error:
+        raise OutOfStepError(f"{type(failed).__name__}: {failed}; an empty pass in its place: {error}") from failed
 
 
 class _Collective:

@@ -23,7 +23,7 @@ from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.typing import StateDict
 
-from rapo_rllib.errors import LearnerError
+from rapo_rllib.errors import LearnerError, OutOfStepError
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +57,13 @@ class Ranks:
 
         Raises:
             LearnerError: on all ranks, naming what failed on which. A single local learner raises its own error unchanged.
+            OutOfStepError: on one, at once, since no collective would come to an end; the driver ends the group for it.
         """
         error: Exception | None = None
         try:
             yield
+        except OutOfStepError:
+            raise
         except Exception as caught:
             if not self._distributed:
                 raise
