@@ -1,4 +1,4 @@
-r"""How fast `rllib buffer import` is, against embedding the same keys and nothing else.
+r"""Measures `rllib buffer import` against embedding the same keys and nothing else.
 
     python benchmarks/buffer_import.py --data DATA/traces/gsm8k_train_human_calc.jsonl.gz --json buffer_import.json
 

@@ -1,4 +1,4 @@
-r"""What a retrieval from the Step-Trace Buffer costs: latency, throughput, recall, by the buffer's size and processes that ask.
+r"""Measures retrieval from the Step-Trace Buffer: latency, throughput and recall, by its size and the processes that ask.
 
     python benchmarks/retrieval.py --data DATA --cache retrieval_cache --json retrieval.json
     python benchmarks/retrieval.py --data DATA --cache retrieval_cache --sizes 10000 --real 3000       # a short form
@@ -101,7 +101,7 @@ def measured(sample: Sample, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def filled(settings: BufferSettings, sample: Sample) -> float | None:
-    """As ``fill``, by a handle that waits longer than the product's, which writes smaller batches."""
+    """Fill a collection by a handle that waits longer than the product's, which writes smaller batches."""
     buffer = StepTraceBuffer(replace(settings, timeout_s=FILL_TIMEOUT_S))
     try:
         return fill(buffer, sample)

@@ -1,4 +1,4 @@
-r"""How many of the gold paragraphs of multi-hop questions the search tool's ranking finds, and how long a search takes.
+r"""Measures the share of gold paragraphs of multi-hop questions that the search tool finds, and the time of a search.
 
     python benchmarks/search_recall.py --data DATA --uri ./corpus.db --json search_recall.json
     python benchmarks/search_recall.py --data DATA --quick             # a short form, with a corpus of its own

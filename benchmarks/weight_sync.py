@@ -42,7 +42,7 @@ class EngineActor:
         self.held: dict[str, torch.Tensor] = {}
 
     def load(self, publication: Publication) -> int:
-        """What a sync does here."""
+        """Load weights into the engine, as a sync does."""
         publication.load_into(self.engine.weights)
         return int(self.engine.policy_version)
 

@@ -71,7 +71,7 @@ class Job:
 
     @property
     def env_config(self) -> dict[str, Any]:
-        """Of ``rapo/word_problems``: one calculation, answered at once, without tools."""
+        """Settings of ``rapo/word_problems``: one calculation, answered at once, without tools."""
         counts = {"num_train": TRAIN_QUESTIONS, "num_test": self.held_out}
         return {"steps": [1, 1], "max_number": 20, "tools": [], "read_answer": "any", "require_boxed": False, **counts}
 
@@ -98,7 +98,7 @@ class Judge:
         return self._chat.prompt_ids(question.text, question)
 
     def messages(self, question: Question) -> list[dict[str, Any]]:
-        """The same prompt as turns."""
+        """Write the prompt as turns."""
         return said_before(question.text, question, self._settings.system_prompt, self._settings)
 
     def reward(self, question: Question, token_ids: Sequence[int]) -> float:

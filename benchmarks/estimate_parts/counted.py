@@ -79,7 +79,7 @@ class LiveBytes(TorchDispatchMode):
 
 
 class _Flex(torch.autograd.Function):
-    """What FlexAttention keeps and allocates: its arguments, its result, a float32 log-sum of each query, its gradients."""
+    """FlexAttention by what it keeps: its arguments, its result, a float32 log-sum of each query, its gradients."""
 
     @staticmethod
     def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -67,7 +67,7 @@ def estimated(recipe: Recipe, layers: int | None = None) -> dict[str, int]:
 
 
 def both(recipe: Recipe, layers: int | None = None) -> dict[str, dict[str, int]]:
-    """The same lines estimated and counted, in bytes."""
+    """Estimate and count the same lines, in bytes."""
     found = counted(recipe.config(layers or recipe.shape.layers), recipe.settings())
     return {"estimated": estimated(recipe, layers), "counted": found}
 
@@ -98,7 +98,7 @@ def _cell(size: int | None, really: int | None) -> str:
 
 
 def _needs(recipe: Recipe) -> dict[str, str]:
-    """What the engine takes, and what a GPU has to hold at its peak: a learner's, an engine's, or one of both."""
+    """Sum what the engine takes, and what a GPU holds at its peak: a learner's, an engine's, or one of both."""
     found = processes(recipe.settings(), recipe.shape, int(recipe.gib * GIB))
     (engine,) = (process for process in found if process.name == "engine")
     sizes = [part.num_bytes for part in at_peak(engine.gpu)]

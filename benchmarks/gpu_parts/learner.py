@@ -19,7 +19,7 @@ from rapo_rllib.models.activation_checkpointing import compile_layers, enable_ch
 
 @dataclass(frozen=True)
 class Way:
-    """How a row is computed."""
+    """A way to compute a row."""
 
     attention: RowAttention
     masters: bool = True  # bfloat16 weights, gradients in float32; False: float32 weights under autocast
@@ -97,7 +97,7 @@ class Trained:
         (-(logprobs[row.loss_index] * row.weights).sum()).backward()
 
     def gradient(self, row: PackedRow) -> torch.Tensor:
-        """Of some weights of the first and the last layer."""
+        """Collect gradients of some weights of the first and the last layer."""
         self.run(row)
         layers = self.model.get_decoder().layers
         weights = (layers[0].self_attn.q_proj.weight, layers[0].mlp.up_proj.weight, layers[-1].self_attn.k_proj.weight)

@@ -1,4 +1,4 @@
-"""How large everything is that is measured, on what, and the clock."""
+"""Holds sizes, facts of the machine, and the clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of all parts."""
+    """Sizes of all parts."""
 
     is_small: bool = False
     vocabulary: int = 152_064
@@ -78,7 +78,7 @@ def machine(sizes: Sizes) -> dict[str, Any]:
 
 
 def peak_flops(name: str) -> float | None:
-    """What the data sheet says of bfloat16; None: not known."""
+    """Look up the data sheet's figure for bfloat16; None: not known."""
     return next((peak for part, peak in PEAKS.items() if part in name), None)
 
 
@@ -107,7 +107,7 @@ def twice(measure: Callable[[], Any]) -> list[Any]:
 
 
 def seconds(work: Callable[[], Any], device: str, count: int = 5) -> float:
-    """Of one call, all that it queues on the device included, after a first one that does not count."""
+    """Time a call, all that it queues on the device included, after a first one that does not count."""
     work()
     wait(device)
     start = time.perf_counter()

@@ -43,13 +43,13 @@ def _batch(batch: int, sizes: Sizes) -> dict[str, list[float]]:
 
 
 def _plain(logits: torch.Tensor) -> torch.Tensor:
-    """As vLLM samples without seeds."""
+    """Sample as vLLM does without seeds."""
     probs = torch.softmax(logits, -1, dtype=torch.float32)
     return probs.div_(torch.empty_like(probs).exponential_()).argmax(-1)
 
 
 def _by_row(logits: torch.Tensor) -> torch.Tensor:
-    """As vLLM samples with a seed for each request, made anew for each token."""
+    """Sample as vLLM does with a seed for each request, a generator made anew for each token."""
     probs = torch.softmax(logits, -1, dtype=torch.float32)
     noise = torch.empty_like(probs)
     for index in range(len(logits)):

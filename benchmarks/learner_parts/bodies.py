@@ -1,4 +1,4 @@
-"""What each side does: our learner, TRL's trainer, and plain cross-entropy. All take the same AdamW steps."""
+"""Runs a side: our learner, TRL's trainer, or plain cross-entropy. All take the same AdamW steps."""
 
 from __future__ import annotations
 

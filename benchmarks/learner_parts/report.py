@@ -1,4 +1,4 @@
-"""What was measured, as the named figures, as tables and as a picture."""
+"""Reports measurements as named figures, tables and a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How time and memory of a forward and backward pass grow with response tokens, ``G`` and vocabulary.
+"""Measures how time and memory of a pass grow with response tokens, ``G`` and vocabulary.
 
 A small random Llama, so that every point takes a second or two: ours, and what a textbook does (every prompt + response in a
 padded batch, logits of all tokens). Parameters, gradients and what was there before are subtracted from the memory.

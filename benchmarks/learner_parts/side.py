@@ -18,7 +18,7 @@ import psutil
 
 @dataclass(frozen=True)
 class Options:
-    """What all sides have in common; ``learner.py --help`` says what each means."""
+    """Options that all sides have in common; ``learner.py --help`` explains them."""
 
     model: str
     dtype: str
@@ -29,7 +29,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Step:
-    """What a side reports of an optimiser step."""
+    """A side's report of an optimiser step."""
 
     seconds: float
     cpu_seconds: float  # of all threads

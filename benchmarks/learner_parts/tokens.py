@@ -27,7 +27,7 @@ class Batch:
 
     @classmethod
     def load(cls, file: Path) -> Batch:
-        """What ``save_batch`` wrote."""
+        """Read what ``save_batch`` wrote."""
         with np.load(file) as saved:
             return cls(saved["prompt"], saved["responses"], saved["rewards"])
 

@@ -17,7 +17,7 @@ class TreeShape:
     levels: tuple[tuple[int, int], ...]  # branches of each segment above, and tokens of each
 
     def shrunk(self, divisor: int) -> TreeShape:
-        """The same branches with lengths that many times shorter."""
+        """Shorten all branches by a factor."""
         return TreeShape(self.prompt // divisor, tuple((count, tokens // divisor) for count, tokens in self.levels))
 
 

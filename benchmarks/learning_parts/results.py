@@ -123,7 +123,7 @@ def _seconds_ratio(study: Study) -> dict[str, float]:
 
 
 def _credit(study: Study, calls: int | str, arms: Iterable[str]) -> dict[str, Any]:
-    """Of every one of ``arms`` its figure and its differences; Holm over the arms, a family for each ``minus``."""
+    """Compare each of ``arms``; Holm over the arms, a family for each ``minus``."""
     there = [arm for arm in arms if (calls, arm) in study]
     found: dict[str, Any] = {arm: {"mean_accuracy": _mean(study[calls, arm])} for arm in there}
     families = {"rapo": dict.fromkeys(there, "rapo"), BASELINE: dict.fromkeys(there, BASELINE), "control": CONTROLS}
@@ -137,7 +137,7 @@ def _credit(study: Study, calls: int | str, arms: Iterable[str]) -> dict[str, An
 
 
 def _words(study: Study) -> dict[str, Any]:
-    """As of the chains; the differences by the names that the project's documents have for them."""
+    """Compare arms on word problems; differences have the names that the project's documents have for them."""
     found = {**_of_calls(study, "words"), "credit": _credit(study, "words", WORD_CREDIT)}
     return {**found, "no_answer_minus_grpo": found["rapo_hidden_minus_grpo"]} if "rapo_hidden_minus_grpo" in found else found
 
@@ -173,7 +173,7 @@ def _mean(runs: Runs) -> dict[str, float]:
 
 
 def figures(runs: Runs) -> dict[str, Any]:
-    """Of an arm: means over seeds."""
+    """Average an arm over its seeds."""
     ends = [rows[-1] for rows in runs.values()]
     iterations = [[row for row in rows if "reward" in row] for rows in runs.values()]
     late = [rows[-len(rows) // 3 :] for rows in iterations]  # the last third of training

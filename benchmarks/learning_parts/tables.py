@@ -74,7 +74,7 @@ HABITS = {
 
 
 def _task(habits: Mapping[str, Mapping[str, float]]) -> str:
-    """What each base policy does, in percent of 200 held-out chains."""
+    """Tabulate the habits of each base policy, in percent of 200 held-out chains."""
     rows = [
         (what, *(", ".join(f"{100 * one[name]:.3g}" for name in names) for one in habits.values()))
         for what, names in HABITS.items()

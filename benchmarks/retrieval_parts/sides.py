@@ -68,7 +68,7 @@ class Ours:
 
 @dataclass(frozen=True)
 class RawFaiss:
-    """The same index in the process's own memory, one thread, no rows: what nothing around faiss would cost."""
+    """Faiss alone: the index in the process's own memory, one thread, no rows."""
 
     file: Path
 

@@ -40,7 +40,7 @@ def timed(side: Side, sample: Sample, exact: np.ndarray, processes: int, queries
 
 
 def tolerance(side: Side) -> float:
-    """How much less similar a find may be than the exact one: rounding; with an embedding of its own, that of the batch too."""
+    """Bound how much less similar a find may be than the exact one: rounding; with its own embedding, the batch's too."""
     return 2e-3 if isinstance(side, Ours) else 1e-5
 
 

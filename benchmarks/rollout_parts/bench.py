@@ -1,4 +1,4 @@
-"""What all parts share: the two engines, the prompts, the loop, and what machine this is."""
+"""Holds what all parts share: the two engines, the prompts, the loop, and facts of the machine."""
 
 from __future__ import annotations
 

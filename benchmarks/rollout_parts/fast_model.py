@@ -14,7 +14,7 @@ from rollout_parts.bench import Bench
 
 
 def fast_bench(bench: Bench, folder: Path) -> Bench:
-    """The same bench, with a model of this kind and the same tokenizer; its files go into ``folder``. Closed with ``bench``."""
+    """Make the bench with a fast model and the same tokenizer; its files go into ``folder``. Closed with ``bench``."""
     target = save_fast_model(bench.options.model, folder / "fast_model", bench.options.seed)
     bench.others.append(Bench(replace(bench.options, model=str(target))))
     return bench.others[-1]

@@ -26,7 +26,7 @@ def word_problem_loop(bench: Bench, num_hybrid: int, retriever: Retriever | None
 
 
 def make_retriever(buffer: StepTraceBuffer) -> Retriever:
-    """As training makes it."""
+    """Make the retriever as training does."""
     return Retriever(buffer, selection="nearest", top_k=1)
 
 

@@ -32,7 +32,7 @@ class _Row:
 
 @dataclass
 class LockstepResult:
-    """What one run gave."""
+    """Result of a run."""
 
     seconds: float
     generated_tokens: dict[str, int] = field(default_factory=dict)  # by question id

@@ -1,4 +1,4 @@
-"""How long each step is and how long each tool call takes: drawn once, so that whoever rolls out meets the same work."""
+"""Draws lengths of steps and times of tool calls once, so that every rollout meets the same work."""
 
 from __future__ import annotations
 

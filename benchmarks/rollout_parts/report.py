@@ -1,4 +1,4 @@
-"""What was measured, as the named figures, as a table and as a picture."""
+"""Reports measurements as named figures, a table and a picture."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from rollout_parts.scripted import SlowToolEnv
 
 
 class Contest:
-    """The same prompts and lengths for both sides: ``questions`` times ``group_size`` trajectories of one step."""
+    """A contest with equal prompts and lengths for both sides: ``questions`` times ``group_size`` trajectories of one step."""
 
     def __init__(self, bench: Bench, plan: Plan, questions: Sequence[Question], group_size: int) -> None:
         self.bench, self.plan, self.questions, self.group_size = bench, plan, questions, group_size

@@ -17,7 +17,7 @@ from schedule_parts.lengths import Drawn
 
 @dataclass(frozen=True)
 class Job:
-    """What is the same for all schedules."""
+    """A job, the same for all schedules."""
 
     engines: int
     speed: Speed
@@ -31,7 +31,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Who waits for whom."""
+    """A schedule: what waits for what."""
 
     name: str
     max_staleness: int
@@ -42,7 +42,7 @@ class Schedule:
 
 @dataclass
 class Figures:
-    """What a schedule did; of the updates that count."""
+    """Figures of a schedule, of the updates that count."""
 
     updates_per_hour: float
     engines_busy: float  # share of time
