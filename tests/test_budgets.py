@@ -44,7 +44,7 @@ BUDGETS = {
     "tools": 1670,
     "traces": 884,
     "web_search": 561,
-    "weights": 795,
+    "weights": 799,
 }
 
 

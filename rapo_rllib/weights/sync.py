@@ -4,7 +4,8 @@
 
 RLlib's own sync is fire-and-forget and may be dropped without a word. Here the call waits, and every engine says which version
 it holds, and how it scores a few fixed token sequences (``canary.py``). Stale or partial weights are this field's most
-expensive silent bug. An engine that cannot load is restarted.
+expensive silent bug. An engine that cannot load is restarted. One whose process ended is left out while others go on: its node
+may be gone, and RLlib brings it back with the weights of then.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class WeightSync:
         return publication, publish_s, [answer], 0
 
     def _load_on_all(self, learner_group: Any, group: Any) -> Loaded:
-        """Publish and load until every engine in service has confirmed; those that fail are restarted."""
+        """Publish and load until every engine in service has confirmed; those that fail and live are restarted."""
         in_service = any_engine_back(group, self._restarts, self._timeout_s)
         tries, num_restarts = (_MAX_LOADS if self._restarts else 1), 0
         for left in reversed(range(tries)):
@@ -119,6 +120,9 @@ class WeightSync:
                 failures = dict.fromkeys(in_service, str(error))
             else:
                 answers, failures = _answers(group, in_service, publication, self.canary.sequences, self._timeout_s)
+                if answers and self._restarts:
+                    lives = group._worker_manager.is_actor_healthy
+                    failures = {index: error for index, error in failures.items() if lives(index)}
             if not failures:
                 return publication, publish_s, answers, num_restarts
             if left:

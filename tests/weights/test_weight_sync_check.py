@@ -69,6 +69,9 @@ class Runners:
     def healthy_worker_ids(self) -> list[int]:
         return sorted(self.healthy)
 
+    def is_actor_healthy(self, index: int) -> bool:
+        return index in self.healthy
+
     def probe_unhealthy_env_runners(self) -> list[int]:
         self.probed += 1
         for index in set(self.starts) - self.healthy:
@@ -129,13 +132,24 @@ def test_all_engines_confirm(sync: Any) -> None:
     assert (report.num_engines, report.num_restarts, report.version) == (3, 0, 3)
 
 
-@pytest.mark.parametrize("fault", ["RuntimeError: no memory", "dies", "hangs"])
+@pytest.mark.parametrize("fault", ["RuntimeError: no memory", "hangs"])
 def test_an_engine_that_fails_is_restarted_and_confirms(sync: Any, fault: str) -> None:
     runners = Runners(3, lambda index, starts: fault if index == 2 and starts == 1 else None)
     report = sync(runners)
     assert (report.num_engines, report.num_restarts) == (3, 1)
     assert runners.starts == {1: 1, 2: 2, 3: 1}
     assert sync_metrics(report)["engine_restarts"] == 1 and sync_metrics(report)["engines"] == 3
+
+
+def test_an_engine_whose_process_ends_is_not_waited_for_unless_it_is_the_last(sync: Any) -> None:
+    """Its node may be gone; RLlib brings it back between two samples."""
+    runners = Runners(3, lambda index, starts: "dies" if index == 2 else None)
+    report = sync(runners)
+    assert (report.num_engines, report.num_restarts) == (2, 0)
+    assert runners.healthy == {1, 3} and set(runners.starts.values()) == {1}
+    alone = Runners(1, lambda index, starts: "dies" if starts == 1 else None)
+    report = sync(alone)
+    assert (report.num_engines, report.num_restarts) == (1, 1) and alone.starts == {1: 2}
 
 
 def test_an_engine_that_does_not_say_its_name_is_restarted_and_confirms(sync: Any) -> None:
@@ -146,12 +160,17 @@ def test_an_engine_that_does_not_say_its_name_is_restarted_and_confirms(sync: An
     assert (report.num_engines, report.num_restarts) == (3, 1) and runners.starts == {1: 1, 2: 2, 3: 1}
 
 
+UNLOADED = ("OSError: no file", "not load it: OSError: no file")
+
+
 @pytest.mark.parametrize(
-    ("fault", "told"),
-    [("OSError: no file", "not load it: OSError: no file"), ("dies", "process ended"), ("hangs", "within 600 s")],
+    ("count", "fault", "told"),
+    [
+        *((1, *UNLOADED), (1, "dies", "process ended"), (1, "hangs", "within 600 s")),
+        *((2, *UNLOADED), (2, "hangs", "within 600 s")),
+    ],
 )
-@pytest.mark.parametrize("count", [1, 2])
-def test_an_engine_that_goes_on_failing_ends_the_training(sync: Any, fault: str, told: str, count: int) -> None:
+def test_an_engine_that_goes_on_failing_ends_the_training(sync: Any, count: int, fault: str, told: str) -> None:
     """Also if it is the only one: a sync of no engine is none."""
     runners = Runners(count, lambda index, starts: fault if index == 1 else None)
     message = rf"did not reach 1 of {count} engines, tried 3 times with a restart in between\. env runner 1: .*{told}"
