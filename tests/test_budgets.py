@@ -35,7 +35,7 @@ BUDGETS = {
     "objective": 1191,
     "protocol": 1727,
     "report": 656,
-    "rewards": 2080,
+    "rewards": 2087,
     "rollout": 2932,
     "root": 683,
     "sandbox": 1588,

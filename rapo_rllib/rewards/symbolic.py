@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 _SECONDS = 3.0  # of computing, for one comparison
 _PATIENCE_S = 60  # so long a comparison may take, however busy the machine is
 _WORKERS = 4  # comparisons at a time in one process of the run
+_STARTS = 3  # of one worker, where the system ends it before it is ready, as it does where memory is short
 # Functions that stand for each other. One that the gold answer has no relative of is a calculation that was not carried out.
 _FAMILIES = tuple(
     frozenset(names.split())
@@ -92,14 +93,20 @@ class Workers:
 def _started() -> subprocess.Popen[bytes]:
     """Start a worker, and wait until it has loaded math-verify. It ends with this process, whose end closes its stdin."""
     command = [sys.executable, "-P", math_worker.__file__]
-    # a session of its own: Ctrl-C is for the trainer
-    worker = subprocess.Popen(command, bufsize=0, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True)
-    assert worker.stdout is not None
-    if not worker.stdout.readline():
-        with worker:
-            worker.kill()
-        raise RuntimeError("cannot compare mathematical answers: `import math_verify` fails; install math-verify")
-    return worker
+    for _ in range(_STARTS):
+        # a session of its own: Ctrl-C is for the trainer
+        worker = subprocess.Popen(command, bufsize=0, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, start_new_session=True)
+        assert worker.stdout is not None
+        if worker.stdout.readline():
+            return worker
+        with worker:  # waits for its end
+            pass
+        if worker.returncode > 0:
+            raise RuntimeError("cannot compare mathematical answers: `import math_verify` fails; install math-verify")
+    raise RuntimeError(
+        f"cannot compare mathematical answers: the system ended a worker {_STARTS} times before it was ready (signal "
+        f"{-worker.returncode}); free memory"
+    )
 
 
 def _reply(worker: subprocess.Popen[bytes], request: str) -> bytes:

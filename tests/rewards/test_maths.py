@@ -164,6 +164,24 @@ def test_bad_answers_do_not_hold_up_the_others_and_leave_nothing() -> None:
     assert all(process.status() != psutil.STATUS_ZOMBIE for process in psutil.Process().children())
 
 
+def test_a_worker_that_is_killed_before_it_is_ready_is_started_again() -> None:
+    """Three times, and then that is said, not that math-verify is missing."""
+    for kills, expected in ((1, True), (3, "ended a worker 3 times .*signal 9")):
+        before, workers = {process.pid for process in psutil.Process().children()}, Workers()
+        with ThreadPoolExecutor(1) as threads:
+            found = threads.submit(workers.equal, "x+1", "1+x")
+            for _ in range(kills):
+                while not (new := [one for one in psutil.Process().children() if one.pid not in before]):
+                    time.sleep(0.001)
+                before.add(new[0].pid)
+                new[0].kill()
+            if expected is True:
+                assert found.result(timeout=300) is True
+                continue
+            with pytest.raises(RuntimeError, match=str(expected)):
+                found.result(timeout=300)
+
+
 def test_brackets_that_take_minutes_to_read_are_not_read() -> None:
     """Each takes twice the time of the one in it: eight are many for an answer."""
     assert comparable("((((((((x))))))))", "x")
