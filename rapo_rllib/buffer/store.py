@@ -19,8 +19,8 @@ from rapo_rllib.buffer.shown_answers import nearest_without_answers
 from rapo_rllib.buffer.writing import TraceWriter, Written
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.collection import Collection
-from rapo_rllib.milvus.expressions import Condition
 from rapo_rllib.milvus.handle import milvus_at
+from rapo_rllib.milvus.schema import Condition
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 

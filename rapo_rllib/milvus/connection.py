@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.address import checked_uri
-from rapo_rllib.milvus.library import pymilvus_module
+from rapo_rllib.milvus.schema import pymilvus_module
 from rapo_rllib.services.credentials import TOKEN_VARIABLE, secret_of
 
 if TYPE_CHECKING:

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.address import checked_uri, is_lite_path
 from rapo_rllib.milvus.connection import LONG_S, MilvusConnection
-from rapo_rllib.milvus.expressions import Condition, escaped, one_of
 from rapo_rllib.milvus.lite.handle import LiteHandle
 from rapo_rllib.milvus.schema import (
     TERMS,
     VECTOR,
+    Condition,
     Field,
     Shape,
     check_rows,
     collection_schema,
+    escaped,
     index_kind,
     index_params,
+    one_of,
     search_effort,
 )
 

@@ -1,18 +1,20 @@
-"""Columns, indexes, and which rows may be written. Flow: ``handle.py`` asks here what to tell Milvus."""
+"""Columns, indexes, conditions, and which rows may be written. Flow: ``handle.py`` asks here what to tell Milvus."""
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rapo_rllib.milvus.library import pymilvus_module
 from rapo_rllib.validation import utf8_size
 
 if TYPE_CHECKING:
     import numpy as np
-
 
 EXACT_LIMIT = 20_000  # rows up to which every query is compared with every row
 BUILD_PARAMS = {"HNSW": {"M": 32, "efConstruction": 200}}  # the released code's (algorithm.md section 9)
@@ -134,3 +136,62 @@ def check_rows(rows: Sequence[dict[str, Any]], vectors: np.ndarray, shape: Shape
                     raise ValueError(f"{what} has {size} bytes; the column holds {most}. Shorten or drop it.")
             elif not math.isfinite(value):
                 raise ValueError(f"{name} of row {row[key]!r} is {value}; the column holds finite numbers")
+
+
+# Texts in conditions are data, and quoted here alone. Milvus' own parameters of expressions are no way out: servers before 2.5
+# have none, and pymilvus pastes ``ids=`` raw.
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"})  # all that Milvus knows
+
+
+def escaped(text: str) -> str:
+    """Escape a text that stands between double quotes."""
+    return text.translate(_ESCAPES)
+
+
+def literal(text: str) -> str:
+    r"""Quote a text. Example: ``say "no"`` becomes ``"say \"no\""``."""
+    return f'"{escaped(text)}"'
+
+
+def one_of(column: str, texts: Iterable[str]) -> str:
+    """State that a column holds one of the texts."""
+    return f"{column} in [{', '.join(map(literal, texts))}]"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A column holds ``text``; ``negated``: another one."""
+
+    column: str
+    text: str
+    negated: bool = False
+
+    @property
+    def expression(self) -> str:
+        """The condition in Milvus' language."""
+        return f"{self.column} {'!=' if self.negated else '=='} {literal(self.text)}"
+
+
+def pymilvus_module() -> ModuleType:
+    """``pymilvus``, imported; it takes a second, the first time."""
+    with _import_alone():
+        import pymilvus
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs a traceback for every error that it also raises
+    return pymilvus
+
+
+@contextmanager
+def _import_alone() -> Iterator[None]:
+    """It would read a .env file into our environment, and shut all handlers of logging down.
+
+    A handler that is shut down may close its stream: absl's does, be it a terminal or what a test runner has put there.
+    """
+    undo, handlers = "PYTHON_DOTENV_DISABLED" not in os.environ, logging._handlerList[:]  # type: ignore[attr-defined]
+    os.environ.setdefault("PYTHON_DOTENV_DISABLED", "1")
+    logging._handlerList.clear()  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        logging._handlerList[:0] = handlers  # type: ignore[attr-defined]
+        if undo:
+            os.environ.pop("PYTHON_DOTENV_DISABLED", None)

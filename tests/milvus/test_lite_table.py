@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rapo_rllib.milvus.expressions import Condition
 from rapo_rllib.milvus.lite import table as tables
 from rapo_rllib.milvus.lite.table import Table
-from rapo_rllib.milvus.schema import VECTOR, Field
+from rapo_rllib.milvus.schema import VECTOR, Condition, Field
 
 FIELDS = (Field("id"), Field("source"), Field("reward", "DOUBLE"))
 SOURCES = ("gpt", "claude", "policy")

@@ -22,10 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.errors import RetrievalError, shortage
 from rapo_rllib.milvus.address import check_lite_path
-from rapo_rllib.milvus.expressions import Condition
-from rapo_rllib.milvus.library import pymilvus_module
 from rapo_rllib.milvus.lite.table import Table
-from rapo_rllib.milvus.schema import Field, Shape, check_rows
+from rapo_rllib.milvus.schema import Condition, Field, Shape, check_rows, pymilvus_module
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rapo_rllib.milvus.expressions import Condition
-from rapo_rllib.milvus.schema import EXACT_LIMIT, VECTOR, Field
+from rapo_rllib.milvus.schema import EXACT_LIMIT, VECTOR, Condition, Field
 
 if TYPE_CHECKING:
     import faiss
