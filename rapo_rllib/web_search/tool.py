@@ -6,10 +6,13 @@ query -> cache -> (one request for all who ask the same at the same time) -> tur
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import logging
+import re
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import ClassVar
@@ -17,13 +20,19 @@ from typing import ClassVar
 from rapo_rllib.errors import ServiceError, ToolError
 from rapo_rllib.services.http_json import JsonService, retry_after
 from rapo_rllib.tools.base import ToolLimits, ToolResult
-from rapo_rllib.web_search.observation import RESULT_CHARS, observation, one_line
 from rapo_rllib.web_search.options import SearchOptions
 from rapo_rllib.web_search.providers import PROVIDERS, Hit, wait_for_windows
 from rapo_rllib.web_search.store import SearchStore
 
 logger = logging.getLogger(__name__)
 
+RESULT_CHARS = 600  # of a result: title, address, and what is left for its snippet
+_TITLE_CHARS = 150
+_URL_CHARS = 300
+# What providers put around words. Other tags are text: results about HTML and C++ are full of them.
+_MARKS = re.compile(r"</?(?:strong|em|b|i|u|mark|span|wbr|br|p)(?:\s[^<>]*)?/?>", re.IGNORECASE)
+# Control characters, lone surrogates, and what is invisible or turns the direction of writing.
+_UNSEEN = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 _SPENT_S = 3600.0  # a service that asks for a longer wait has nothing left for this account
 _PHASES = 3  # of one request, each within timeout_s: to connect, to begin its answer, to end it
 _TEXTS = {
@@ -131,3 +140,38 @@ def _error_word(error: ServiceError) -> str:
     if error.timed_out or error.status in (408, 504):
         return "timeout"
     return "refused" if error.status in (400, 414, 422) else "service"
+
+
+def clean_line(text: str) -> str:
+    r"""One line of plain text: no marks, no entities, no control characters, single spaces.
+
+    >>> clean_line("<strong>Lyon</strong>&#x27;s  rivers:\n Rhône &amp; Saône")
+    "Lyon's rivers: Rhône & Saône"
+    """
+    return one_line(html.unescape(_MARKS.sub("", text)))
+
+
+def one_line(text: str) -> str:
+    """``text`` without control characters, with single spaces."""
+    return " ".join(_UNSEEN.sub("", text).split())
+
+
+def observation(hits: Sequence[Hit]) -> str:
+    """The results as the policy reads them: clean text, numbered, each in at most ``RESULT_CHARS`` characters.
+
+    [1] Lyon - Wikipedia
+    https://en.wikipedia.org/wiki/Lyon
+    Lyon is the second-largest city of France ...
+    """
+    return "\n\n".join(_entry(number, hit) for number, hit in enumerate(hits, start=1))
+
+
+def _entry(number: int, hit: Hit) -> str:
+    url = _cut(one_line(hit.url).replace(" ", "%20"), _URL_CHARS)
+    head = f"[{number}] {_cut(clean_line(hit.title) or '(no title)', _TITLE_CHARS)}\n{url}\n"
+    return f"{head}{_cut(clean_line(hit.snippet), RESULT_CHARS - len(head))}".rstrip()
+
+
+def _cut(text: str, most: int) -> str:
+    """At most so many characters, the last three of them dots where something is missing."""
+    return text if len(text) <= most else text[: most - 3].rstrip() + "..."

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rapo_rllib.web_search.observation import RESULT_CHARS, clean_line, observation
 from rapo_rllib.web_search.providers import Hit
+from rapo_rllib.web_search.tool import RESULT_CHARS, clean_line, observation
 
 
 @pytest.mark.parametrize(
