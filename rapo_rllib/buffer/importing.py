@@ -1,15 +1,18 @@
-"""Files of traces into a buffer; may be stopped or killed at any time, and goes on where it was.
+"""Files of traces into a buffer, and back. An import may be stopped or killed at any time, and goes on where it was.
 
     files --traces/formats.py--> trajectories, steps --usable_traces--> step traces, once to check and count, once more to store
 
-No file is ever held in memory.
+No file is ever held in memory. An export loses nothing: ``traces/exported.py`` reads it.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from rapo_rllib.buffer.leak_guard import REFUSED, LeakGuard, question_of
 from rapo_rllib.buffer.rows import fits
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer.writing import Written
+from rapo_rllib.traces.exported import header_row
 from rapo_rllib.traces.formats import AUTO, read
 from rapo_rllib.traces.rows import BuildProgress
 from rapo_rllib.types import ExpertTrajectory, StepTrace
@@ -121,3 +125,40 @@ def usable_traces(plan: ImportPlan, dropped: Counter[str]) -> Iterator[StepTrace
 def _traces(item: ExpertTrajectory | StepTrace, source: str | None) -> list[StepTrace]:
     named = item if source is None else replace(item, source=source)
     return cut(named) if isinstance(named, ExpertTrajectory) else [replace(named, id=id_of(named))]
+
+
+def export_traces(buffer: StepTraceBuffer, path: Path, overwrite: bool = False) -> int:
+    """Write every step trace to a ``.jsonl`` or ``.jsonl.gz`` file; returns their number.
+
+    The file takes its name when it is whole; a stopped export leaves nothing under it.
+
+    Args:
+        buffer: what is exported.
+        path: of the file.
+        overwrite: write over an existing file.
+
+    Raises:
+        ValueError: the file is there already, its name or folder is wrong, or the buffer changed meanwhile.
+        RetrievalError: Milvus does not answer.
+    """
+    path = path.expanduser()
+    if not path.name.endswith((".jsonl", ".jsonl.gz")):
+        raise ValueError(f"{path}: the file's name must end in .jsonl or .jsonl.gz")
+    if path.exists() and not overwrite:
+        raise ValueError(f"{path} is there already; name another file, or allow it with --replace")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}; make it, or correct the path")
+    part = path.with_name(f".{path.name}.part")
+    total, count = buffer.count(), 0
+    try:
+        with gzip.open(part, "wt", encoding="utf-8") if path.suffix == ".gz" else open(part, "w", encoding="utf-8") as file:
+            print(json.dumps(header_row(total)), file=file)
+            for trace in buffer.all_traces():
+                count += 1
+                print(json.dumps(asdict(trace), ensure_ascii=False), file=file)
+        if count != total:
+            raise ValueError(f"{buffer.uri}: the buffer changed while it was exported ({total:,}, then {count:,}); do it again")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return count

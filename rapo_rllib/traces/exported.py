@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +49,6 @@ def read_exported(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
         yield storable(trace, where)
     if promised > count + dropped["empty text"]:
         raise ValueError(f"{path}: the file ends after {count:,} of {promised:,} step traces; export it again")
-
-
-def row_of_trace(trace: StepTrace) -> dict[str, Any]:
-    """The line of a step trace as a JSON object."""
-    return asdict(trace)
 
 
 def trace_of_row(row: dict[str, Any], where: str) -> StepTrace:

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,20 +13,18 @@ from processes import CONTEXT
 
 from rapo_rllib.buffer import writing
 from rapo_rllib.buffer.build import ensure_built, step_traces
-from rapo_rllib.buffer.exporting import export_traces
-from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey, usable_traces
+from rapo_rllib.buffer.importing import ImportPlan, export_traces, import_traces, survey, usable_traces
 from rapo_rllib.buffer.keys import id_of, trace_id
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.settings import BufferSettings
-from rapo_rllib.traces.exported import row_of_trace
 from rapo_rllib.types import HistoryQuery, StepTrace
 
 
 def steps_file(path: Path, count: int, source: str, reward: float = 1.0) -> Path:
     """``count`` trajectories of two steps each, as step traces."""
     traces = [trace for expert in experts(count) for trace in step_traces(expert)]
-    rows = [row_of_trace(trace) | {"source": source, "reward": reward, "id": ""} for trace in traces]
+    rows = [asdict(trace) | {"source": source, "reward": reward, "id": ""} for trace in traces]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
@@ -148,7 +146,7 @@ def test_another_name_for_the_source_is_another_id(tmp_path) -> None:
 def ids_file(path: Path, *named: tuple[str, str], **more) -> Path:
     """Steps of one source, of each its id and its text; each has another history."""
     traces = [StepTrace(id, "Who?", f"h{number}", text, 1.0, source="s") for number, (id, text) in enumerate(named)]
-    path.write_text("".join(json.dumps(row_of_trace(trace) | more) + "\n" for trace in traces), encoding="utf-8")
+    path.write_text("".join(json.dumps(asdict(trace) | more) + "\n" for trace in traces), encoding="utf-8")
     return path
 
 
@@ -184,7 +182,7 @@ def written_again(path: Path, **changed) -> Path:
 def test_corrected_rewards_reach_what_is_stored(make_buffer, tmp_path, monkeypatch) -> None:
     buffer, path = make_buffer(), steps_file(tmp_path / "a.jsonl", 3, "s", 0.5)
     with path.open("a") as file:
-        print(json.dumps(row_of_trace(StepTrace("", "Long?", "", "é" * 30_000, 0.5, source="s"))), file=file)
+        print(json.dumps(asdict(StepTrace("", "Long?", "", "é" * 30_000, 0.5, source="s"))), file=file)
     plan, asked = ImportPlan((path,)), HistoryQuery("Long?", "")
     assert import_all(buffer, plan) == 7
     before = contents(buffer)
@@ -201,7 +199,7 @@ def test_corrected_rewards_reach_what_is_stored(make_buffer, tmp_path, monkeypat
 
 
 def test_a_shared_step_counts_once_and_has_the_best_reward(make_buffer, tmp_path) -> None:
-    step = row_of_trace(StepTrace("", "Who?", "", "I think.", 0.2, "q1", 0, "s"))
+    step = asdict(StepTrace("", "Who?", "", "I think.", 0.2, "q1", 0, "s"))
     rows = [
         step,
         step | {"text": "I know.", "reward": 0.1},

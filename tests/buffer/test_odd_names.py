@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from rapo_rllib.buffer.keys import id_of
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.cli.main import app
 from rapo_rllib.settings import BufferSettings, TraceFilter
-from rapo_rllib.traces.exported import row_of_trace
 from rapo_rllib.types import HistoryQuery, StepTrace
 
 ODD = (
@@ -119,7 +118,7 @@ def test_filters_by_such_names_let_through_theirs_alone(buffer: StepTraceBuffer)
 
 def test_the_command_imports_them(tmp_path: Path) -> None:
     file, uri = tmp_path / "odd.jsonl", str(tmp_path / "steps.db")
-    rows = [row_of_trace(trace) for trace in TRACES]
+    rows = [asdict(trace) for trace in TRACES]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for _ in range(2):
         done = CliRunner().invoke(app, ["buffer", "import", str(file), "--uri", uri])

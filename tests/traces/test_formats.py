@@ -4,11 +4,12 @@ import gzip
 import json
 import re
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from rapo_rllib.traces.exported import header_row, row_of_trace
+from rapo_rllib.traces.exported import header_row
 from rapo_rllib.traces.formats import detect, read
 from rapo_rllib.traces.released import split_key
 from rapo_rllib.types import StepTrace
@@ -46,7 +47,7 @@ def all_of(path: Path, format: str = "auto") -> tuple[list, Counter[str]]:
         (TRACE, "traces"),
         ({"key": KEY, "value": STEP, "reward": 1}, "released"),
         (CHAT, "chat"),
-        (row_of_trace(STORED), "traces-steps"),
+        (asdict(STORED), "traces-steps"),
         (header_row(0), "traces-steps"),
     ],
 )
@@ -112,9 +113,9 @@ def test_the_released_lines(tmp_path) -> None:
 
 
 def test_what_was_exported_is_read_as_it_was(tmp_path) -> None:
-    path = write(tmp_path / "a.jsonl.gz", header_row(1), row_of_trace(STORED))
+    path = write(tmp_path / "a.jsonl.gz", header_row(1), asdict(STORED))
     assert all_of(path) == ([STORED], {})
-    cut = write(tmp_path / "b.jsonl", header_row(2), row_of_trace(STORED))
+    cut = write(tmp_path / "b.jsonl", header_row(2), asdict(STORED))
     with pytest.raises(ValueError, match=r"b\.jsonl: the file ends after 1 of 2 step traces; export it again"):
         all_of(cut)
 
@@ -182,9 +183,9 @@ def test_rows_of_a_trace_file_that_are_left_out_are_counted(tmp_path) -> None:
             [{"messages": [*CHAT["messages"][:2], {"role": "assistant", "tool_calls": [{"function": {"name": "a b"}}]}]}],
             r"line 1: field 'tool_calls\[\]\.function\.name' must be a tool's name",
         ),
-        ([{**row_of_trace(STORED), "step_index": "1"}], r"line 1: field 'step_index' must be a whole number of 64 bits, got"),
-        ([{**row_of_trace(STORED), "step_index": 2**63}], r"line 1: field 'step_index' must be a whole number of 64 bits"),
-        ([{**row_of_trace(STORED), "id": "x" * 257}], r"line 1: field 'id' has 257 bytes and must have at most 256"),
+        ([{**asdict(STORED), "step_index": "1"}], r"line 1: field 'step_index' must be a whole number of 64 bits, got"),
+        ([{**asdict(STORED), "step_index": 2**63}], r"line 1: field 'step_index' must be a whole number of 64 bits"),
+        ([{**asdict(STORED), "id": "x" * 257}], r"line 1: field 'id' has 257 bytes and must have at most 256"),
         ([{"key": KEY, "value": "\ud800"}], r"line 1: field 'text' holds half a character"),
         ([{**CHAT, "id": "x" * 1025}], r"line 1: field 'id' has 1,025 bytes and must have at most 1,024"),
         ([{"step_trace_buffer": 2}], r"line 1: field 'step_trace_buffer' is 2; this version of the package reads 1"),
@@ -195,7 +196,7 @@ def test_a_wrong_line_is_named(tmp_path, rows, message) -> None:
         all_of(write(tmp_path / "a.jsonl", *rows))
 
 
-@pytest.mark.parametrize("row", [TRACE, CHAT, ANSWERED, {"key": KEY, "value": STEP}, row_of_trace(STORED)])
+@pytest.mark.parametrize("row", [TRACE, CHAT, ANSWERED, {"key": KEY, "value": STEP}, asdict(STORED)])
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
 def test_a_byte_order_mark_is_no_part_of_a_line(tmp_path, row, name) -> None:
     plain = write(tmp_path / "b.jsonl", row, row)

@@ -140,7 +140,7 @@ def export(
 ) -> None:
     """Write every step trace, with all that is known of it, to FILE; `import` makes the same buffer of it."""
     with opened(uri, collection) as buffer:
-        from rapo_rllib.buffer.exporting import export_traces
+        from rapo_rllib.buffer.importing import export_traces
 
         count = export_traces(buffer, file, overwrite)
         typer.echo(f"{file} holds the {count:,} step traces of {buffer.uri} ({collection}).")
