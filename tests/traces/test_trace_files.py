@@ -136,14 +136,3 @@ def test_parallel_calls_of_real_traces_have_their_own_results(shared_data):
     one_call = re.compile(r"(<think>((?!</think>).)*</think>)*<(\w+)>((?!</?\3>).)*</\3>\n<result>\n", re.DOTALL)
     assert len(calls) == 2207 and all(one_call.match(step) for step in calls)
     assert dropped == {"correct is false": 190}
-
-
-def test_a_real_gsm8k_trace(shared_data):
-    expert = next(read_trace_file(shared_data / "traces" / "gsm8k_train_human_calc.jsonl.gz"))
-    assert expert.question.id == "gsm8k-train-0"
-    assert expert.question.answer == "72"
-    assert expert.steps == (
-        "<think>Natalia sold 48/2 = </think><python>print(48/2)</python>\n<result>\n24\n</result>\n",
-        "<think> clips in May.\nNatalia sold 48+24 = </think><python>print(48+24)</python>\n<result>\n72\n</result>\n",
-        "<think> clips altogether in April and May.\n</think><answer>\\boxed{72}</answer>",
-    )
