@@ -4,7 +4,7 @@ import pytest
 
 from rapo_rllib.buffer.growth import GrownTraces, grown_candidates
 from rapo_rllib.buffer.keys import trace_id
-from rapo_rllib.settings import BufferSettings, ProtocolSettings
+from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question, StepTrace, Trajectory, TrajectoryGroup
 
 PROTOCOL = ProtocolSettings()
@@ -125,11 +125,3 @@ def test_state() -> None:
     for both in (kept, other):
         both.add([trace("c", 6), trace("d", 6), trace("B ", 7)])
     assert other.get_state() == kept.get_state() and len(other) == 3
-
-
-@pytest.mark.parametrize(
-    ("wrong", "named"), [({"max_grown": 0}, "max_grown"), ({"growth": "always"}, "step_trace_buffer.growth")]
-)
-def test_wrong_values(tmp_path, wrong: dict, named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        BufferSettings(uri=str(tmp_path / "steps.db"), **wrong)

@@ -66,6 +66,8 @@ def test_the_effort_of_a_search(choice, top_k, effort):
         ({"uri": "http://host:19530/x.db"}, r"step_trace_buffer\.uri: 'http://host:19530/x.db' is neither"),
         ({"selection": "best"}, r"step_trace_buffer\.selection = 'best': must be one of 'nearest', 'best_reward'"),
         ({"level": "token"}, r"step_trace_buffer\.level = 'token': must be one of 'step', 'trajectory'"),
+        ({"max_grown": 0}, r"step_trace_buffer\.max_grown = 0"),
+        ({"growth": "always"}, r"step_trace_buffer\.growth = 'always'"),
         ({"top_k": 0}, r"step_trace_buffer\.top_k = 0: must be a whole number at least 1"),
         ({"collection": "a b"}, r"step_trace_buffer\.collection = 'a b': must be letters, digits and underscores"),
     ],
