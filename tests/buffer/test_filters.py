@@ -51,25 +51,20 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     buffer.close()
 
 
-@pytest.mark.parametrize(("chosen", "query", "allowed"), CASES)
-def test_retrieval(place: BufferSettings, chosen: TraceFilter, query: HistoryQuery, allowed: str) -> None:
-    buffer = StepTraceBuffer(replace(place, filter=chosen, top_k=5))
-    (hits,) = buffer.retrieve([query])
-    assert "".join(sorted(hit.trace.text[-1] for hit in hits)) == allowed
-    buffer.close()
-
-
 def drawn(buffer: StepTraceBuffer, query: HistoryQuery) -> str:
     """The numbers of the traces that are drawn of 200."""
     found = buffer.random_traces([query] * 200, [random.Random(seed) for seed in range(200)])
     return "".join(sorted({trace.text[-1] for trace in found if trace is not None}))
 
 
-def test_noise_draws_what_retrieval_could_find(place: BufferSettings) -> None:
-    for chosen, query, allowed in CASES:
-        buffer = StepTraceBuffer(replace(place, filter=chosen))
-        assert drawn(buffer, query) == allowed, (chosen, query)
-        buffer.close()
+@pytest.mark.parametrize(("chosen", "query", "allowed"), CASES)
+def test_what_a_filter_allows_is_found_and_drawn(
+    place: BufferSettings, chosen: TraceFilter, query: HistoryQuery, allowed: str
+) -> None:
+    buffer = StepTraceBuffer(replace(place, filter=chosen, top_k=5))
+    (hits,) = buffer.retrieve([query])
+    assert "".join(sorted(hit.trace.text[-1] for hit in hits)) == drawn(buffer, query) == allowed
+    buffer.close()
 
 
 def test_noise_draws_no_reward_of_0_where_best_reward_selects(make_buffer) -> None:
@@ -81,19 +76,17 @@ def test_noise_draws_no_reward_of_0_where_best_reward_selects(make_buffer) -> No
         assert {trace.reward for trace in found if trace is not None} == rewards
 
 
-def test_each_query_draws_with_its_own_filter_and_its_own_chance(place: BufferSettings) -> None:
-    buffer = StepTraceBuffer(replace(place, filter=TraceFilter(question="other")))
+def test_each_query_has_its_own_filter_and_its_own_chance(place: BufferSettings) -> None:
+    buffer = StepTraceBuffer(replace(place, filter=TraceFilter(question="other"), top_k=5))
     queries = [HistoryQuery(text, "") for text in ("How many?", "Wie viele Äpfel?")] * 50
+    assert ["".join(sorted(hit.trace.text[-1] for hit in hits)) for hits in buffer.retrieve(queries[:3])] == [
+        "34",
+        "0123",
+        "34",
+    ]
     found = buffer.random_traces(queries, [random.Random(seed) for seed in range(100)])
     assert all(trace is not None and trace.question != query.question for trace, query in zip(found, queries, strict=True))
     assert [buffer.random_traces([queries[i]], [random.Random(i)])[0] for i in range(20)] == found[:20]
-    buffer.close()
-
-
-def test_each_query_has_its_own_filter(place: BufferSettings) -> None:
-    buffer = StepTraceBuffer(replace(place, filter=TraceFilter(question="other"), top_k=5))
-    queries = [HistoryQuery(text, "") for text in ("How many?", "Wie viele Äpfel?", "How many?")]
-    assert ["".join(sorted(hit.trace.text[-1] for hit in hits)) for hits in buffer.retrieve(queries)] == ["34", "0123", "34"]
     buffer.close()
 
 
