@@ -39,11 +39,6 @@ def test_a_role_puts_the_models_instruction_before_the_text(monkeypatch: pytest.
     assert float(plain[0] @ instructed[0]) < 0.999
 
 
-def test_messages_name_the_key_of_whoever_asked() -> None:
-    with pytest.raises(ValueError, match=r"--embedder: there is no sentence-transformers model in '\./nowhere'"):
-        TextEncoder("./nowhere", key="--embedder")
-
-
 def test_bfloat16_where_the_cpu_multiplies_it() -> None:
     capabilities = torch.cpu.get_capabilities()
     fast = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
