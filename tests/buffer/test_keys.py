@@ -77,18 +77,6 @@ def test_a_very_long_history_takes_no_longer(tokenizer):
     assert max(seen) <= 16_384
 
 
-def test_histories_that_right_truncation_confuses_differ(tokenizer):
-    past = "<think>We look at each of the boxes in turn.</think>" * 100
-    calls = ("3 + 5", "7 * 9")
-    first, second = (goal_and_recent("How many?", past + f"<python>{call}</python>", tokenizer) for call in calls)
-    assert first != second
-    assert first.endswith("<python>3 + 5</python>")
-    right_truncated = [
-        tokenizer("How many?\n" + past + call, truncation=True, max_length=256)["input_ids"] for call in ("3 + 5", "7 * 9")
-    ]
-    assert right_truncated[0] == right_truncated[1]  # what the rule is there for
-
-
 @settings(max_examples=60, deadline=None)
 @given(question=st.text(max_size=900), history=st.text(max_size=2500))
 def test_the_encoder_never_truncates_a_key_of_goal_and_recent(tokenizer, question, history):

@@ -86,11 +86,3 @@ def test_a_build_leaves_them_out_and_a_buffer_that_has_them_is_refused(make_buff
     with pytest.raises(ValueError, match=message):
         ensure_built(leaky, None, guard=guard)
     assert ensure_built(leaky, None, guard=LeakGuard([""])) == 12  # nothing is known, so nothing is said
-
-
-def test_what_came_in_later_is_refused_too(make_buffer):
-    buffer, guard = make_buffer(), LeakGuard(["What is 3 + 5?"])
-    assert ensure_built(buffer, lambda: experts(2), guard=guard) == 4
-    buffer.insert([StepTrace("new", "What is 3 + 5?", "", "8", 1.0)])
-    with pytest.raises(ValueError, match="holds 1 step traces of 1 evaluation questions"):
-        ensure_built(buffer, None, guard=guard)
