@@ -53,14 +53,6 @@ def in_a_process(*arguments: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
 
 
-def test_another_process_asks_nobody(tmp_path: Path, web_search: Make) -> None:
-    with local_service(lambda _: Reply(TAVILY)) as server:
-        web_search(server.url, cache=str(tmp_path), top_k=2).run("Loire")
-        output, _ = in_a_process(server.url, tmp_path, 100, "Loire").communicate(timeout=300)
-    assert output == OBSERVATION + "\n"
-    assert len(server.requests) == 1
-
-
 def test_results_grow_old(tmp_path: Path, web_search: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     with local_service(lambda _: Reply(TAVILY)) as server:
         tool = web_search(server.url, cache=str(tmp_path))
