@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
 from pathlib import Path
 
@@ -48,13 +47,6 @@ def test_words_that_occur_nowhere_find_nothing(corpus: PassageCollection) -> Non
     assert len(corpus.search(["zzyzx qwertz"], 3, "dense")[0]) == 3
     assert len(corpus.search(["zzyzx qwertz"], 3, "hybrid")[0]) == 3
     assert corpus.search([], 3) == []
-
-
-def test_a_copy_in_another_process_would_find_the_same(corpus: PassageCollection) -> None:
-    copy = pickle.loads(pickle.dumps(corpus.place))
-    other = PassageCollection(copy)
-    assert other.search(["Who portrayed Corliss Archer?"], 3) == corpus.search(["Who portrayed Corliss Archer?"], 3)
-    other.close()
 
 
 def test_hand_worked_fusion() -> None:

@@ -169,12 +169,3 @@ def test_in_an_environment_the_gold_paragraph_comes_back(corpus: PassageCollecti
     assert reward == pytest.approx(2 * 3 / (3 + 6))  # F1: "chief of protocol" of "chief of protocol of united states"
     assert not info["correct"]
     env.close()
-
-
-def test_aliases_of_a_row_are_accepted(tmp_path: Path) -> None:
-    from rapo_rllib.envs.questions import Questions
-
-    path = tmp_path / "q.jsonl"
-    path.write_text('{"id": "a", "question": "Which city?", "answer": "New York City", "aliases": ["NYC"], "paragraphs": []}\n')
-    (question,) = Questions.questions({"dataset": str(path)}, "train")
-    assert (question.answer, question.aliases) == ("New York City", ("NYC",))
