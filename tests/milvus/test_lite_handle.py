@@ -31,6 +31,7 @@ from rapo_rllib.milvus.lite.line import Address, Line
 from rapo_rllib.milvus.schema import Field
 
 FIELDS = (Field("id"), Field("version", "INT64"))
+BEGIN = "import sys; from rapo_rllib.milvus.handle import milvus_at; milvus = milvus_at(sys.argv[1], uri_key='uri'); "
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
 
 
@@ -76,13 +77,23 @@ def versions(milvus: LiteHandle) -> list[int]:
     return sorted(row["version"] for page in milvus.pages("steps", ["version"], 2) for row in page)
 
 
-def elsewhere(path: str, code: str = "print(milvus.count('steps'))") -> subprocess.CompletedProcess[str]:
-    begin = "import sys; from rapo_rllib.milvus.handle import milvus_at; milvus = milvus_at(sys.argv[1], uri_key='uri'); "
-    return subprocess.run([sys.executable, "-c", begin + code, path], env=ENVIRONMENT, capture_output=True, text=True)
+def elsewhere(path: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", BEGIN + "print(milvus.count('steps'))", path]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
 
 
 def pid_of(path: str) -> int:
     return int(json.loads(Path(f"{path}.owner").read_text())[0])
+
+
+def put_and_swap(milvus: LiteHandle, path: str) -> None:
+    """Two rows; then an older copy of the folder, with the first row alone, lies in its place."""
+    put(milvus, 1)
+    milvus.close()
+    shutil.copytree(path, f"{path}.copy")
+    put(milvus, 2)
+    os.rename(path, f"{path}.away")
+    os.rename(f"{path}.copy", path)
 
 
 class TestWithoutRay:
@@ -151,26 +162,16 @@ class TestWithoutRay:
         with pytest.raises(RetrievalError, match="collection 'steps'"):
             milvus.upsert("steps", [{"id": "r3", "version": 3}], np.ones((1, 2), dtype=np.float32))
 
-    def test_closing_writes_nothing_into_another_folder(self, milvus: LiteHandle, path: str, tmp_path: Path) -> None:
-        put(milvus, 1)
-        milvus.close()
-        shutil.copytree(path, tmp_path / "copy.db")
-        put(milvus, 2)
-        os.rename(path, tmp_path / "away.db")
-        os.rename(tmp_path / "copy.db", path)
+    def test_closing_writes_nothing_into_another_folder(self, milvus: LiteHandle, path: str) -> None:
+        put_and_swap(milvus, path)
         milvus.close()
         assert versions(milvus) == [1]
         shutil.rmtree(path)
         milvus.close()
         assert not Path(path).exists()
 
-    def test_a_copy_in_the_place_of_the_folder_is_what_is_read(self, milvus: LiteHandle, path: str, tmp_path: Path) -> None:
-        put(milvus, 1)
-        milvus.close()
-        shutil.copytree(path, tmp_path / "copy.db")
-        put(milvus, 2)
-        os.rename(path, tmp_path / "away.db")
-        os.rename(tmp_path / "copy.db", path)
+    def test_a_copy_in_the_place_of_the_folder_is_what_is_read(self, milvus: LiteHandle, path: str) -> None:
+        put_and_swap(milvus, path)
         assert versions(milvus) == [1]
         put(milvus, 3)
         milvus.close()
@@ -341,8 +342,7 @@ class TestInsideRay:
         code = (
             "from rapo_rllib.milvus.schema import Field; milvus.create('none', [Field('id')], 2); print(1, flush=True); input()"
         )
-        begin = "import sys; from rapo_rllib.milvus.handle import milvus_at; milvus = milvus_at(sys.argv[1], uri_key='uri'); "
-        command = [sys.executable, "-c", begin + code, path]
+        command = [sys.executable, "-c", BEGIN + code, path]
         with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None and process.stdin is not None
             assert process.stdout.readline() == b"1\n"
