@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from buffer_helpers import experts, wait_until
 from places import SUPPORT
-from processes import CONTEXT
+from processes import run_until_it_kills_itself
 
 from rapo_rllib.buffer import writing
 from rapo_rllib.buffer.build import ensure_built, step_traces
@@ -135,10 +135,7 @@ def test_an_import_that_was_killed_is_completed_by_the_next_one(milvus_server):
     buffer = StepTraceBuffer(BufferSettings(uri=milvus_server.uri, collection="halfway"))
     buffer.create()
     buffer.close()
-    killed = CONTEXT.Process(target=insert_and_die, args=(buffer.settings,))
-    killed.start()
-    killed.join(200)
-    assert killed.exitcode == -signal.SIGKILL
+    run_until_it_kills_itself(insert_and_die, buffer.settings)
     assert buffer.count() == 8
     assert buffer.insert(TRACES[:10]).added == 2
     assert sorted(buffer.all_traces(), key=repr) == sorted(TRACES[:10], key=repr)
@@ -197,10 +194,7 @@ def fill_and_die(uri: str) -> None:
 def sound(tmp_path_factory) -> Path:
     """A Lite folder with 16 traces, one part of them in data files and the other in the log, which nobody has open."""
     path = tmp_path_factory.mktemp("sound") / "steps.db"
-    filled = CONTEXT.Process(target=fill_and_die, args=(str(path),))
-    filled.start()
-    filled.join(200)
-    assert filled.exitcode == -signal.SIGKILL
+    run_until_it_kills_itself(fill_and_die, str(path))
     return path
 
 

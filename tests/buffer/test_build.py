@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from buffer_helpers import experts, wait_until
-from processes import CONTEXT
+from processes import CONTEXT, run_until_it_kills_itself
 
 from rapo_rllib.buffer.build import cut, ensure_built, step_traces
 from rapo_rllib.buffer.store import StepTraceBuffer
@@ -124,10 +124,7 @@ def build_and_die(uri: str) -> None:
 
 def test_a_build_that_was_killed_is_completed(make_buffer):
     buffer = make_buffer()
-    killed = CONTEXT.Process(target=build_and_die, args=(buffer.uri,))
-    killed.start()
-    killed.join(120)
-    assert killed.exitcode == -signal.SIGKILL
+    run_until_it_kills_itself(build_and_die, buffer.uri)
     assert buffer.count() == 64  # the first batch
     with pytest.raises(ValueError, match="there is no complete buffer"):
         ensure_built(buffer, None)

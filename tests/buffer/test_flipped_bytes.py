@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from buffer_helpers import experts
-from processes import CONTEXT
+from processes import run_until_it_kills_itself
 
 from rapo_rllib.buffer.build import step_traces
 from rapo_rllib.buffer.store import StepTraceBuffer
@@ -66,10 +66,7 @@ def fill_and_die(uri: str) -> None:
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a buffer whose writer was killed."""
     path = tmp_path_factory.mktemp("sound") / "steps.db"
-    writer = CONTEXT.Process(target=fill_and_die, args=(str(path),))
-    writer.start()
-    writer.join(200)
-    assert writer.exitcode == -signal.SIGKILL
+    run_until_it_kills_itself(fill_and_die, str(path))
     return path
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from buffer_helpers import experts
-from processes import CONTEXT
+from processes import run_until_it_kills_itself
 
 from rapo_rllib.buffer import writing
 from rapo_rllib.buffer.build import ensure_built, step_traces
@@ -75,10 +75,7 @@ def import_and_die(uri: str, path: str) -> None:
 
 def test_an_import_that_was_killed_goes_on(make_buffer, tmp_path) -> None:
     buffer, path = make_buffer(), steps_file(tmp_path / "a.jsonl", 40, "s")
-    killed = CONTEXT.Process(target=import_and_die, args=(buffer.uri, str(path)))
-    killed.start()
-    killed.join(400)
-    assert killed.exitcode == -signal.SIGKILL
+    run_until_it_kills_itself(import_and_die, buffer.uri, str(path))
     assert buffer.count() == 64
     with pytest.raises(ValueError, match="there is no complete buffer"):
         ensure_built(make_buffer(traces=None), None)

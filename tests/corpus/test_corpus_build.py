@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from processes import CONTEXT
+from processes import run_until_it_kills_itself
 
 from rapo_rllib.corpus import build as build_module
 from rapo_rllib.corpus.build import BuildProgress, build_corpus
@@ -46,10 +46,7 @@ def build_and_die(place: CorpusPlace, path: Path) -> None:
 
 def test_a_build_that_was_killed_goes_on(collection: PassageCollection, tmp_path: Path) -> None:
     path = passages_file(tmp_path, range(42))
-    killed = CONTEXT.Process(target=build_and_die, args=(collection.place, path))
-    killed.start()
-    killed.join(120)
-    assert killed.exitcode == -signal.SIGKILL
+    run_until_it_kills_itself(build_and_die, collection.place, path)
     assert collection.count() == 16
     assert not collection.facts()["complete"]
     embedded: list[int] = []

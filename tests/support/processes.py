@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
+from collections.abc import Callable
 
 PRELOADED = [
     "rapo_rllib.learner.learner",
@@ -14,3 +16,11 @@ PRELOADED = [
 ]
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(PRELOADED)  # a process has one such server, whoever asks for it first
+
+
+def run_until_it_kills_itself(target: Callable[..., object], *arguments: object) -> None:
+    """Have a new process do what ends with its SIGKILL."""
+    process = CONTEXT.Process(target=target, args=arguments)
+    process.start()
+    process.join(400)
+    assert process.exitcode == -signal.SIGKILL
