@@ -9,7 +9,7 @@ from typing import Any
 
 from rapo_rllib.batching.training_batch import TrainingBatch, save_batch
 from rapo_rllib.errors import NotFiniteError
-from rapo_rllib.monitoring.transcripts import HELD_OUT, write_iteration, write_transcripts
+from rapo_rllib.monitoring.transcripts import HELD_OUT, delete_transcripts, write_transcripts
 from rapo_rllib.settings import Settings
 from rapo_rllib.types import TrajectoryGroup
 
@@ -25,12 +25,18 @@ def trial_folder(algorithm: Any, name: str) -> tuple[str, Any]:
 
 
 def write_trial_transcripts(algorithm: Any, groups: Sequence[TrajectoryGroup]) -> None:
-    """Write this iteration's trajectories, where ``transcripts`` asks for it."""
+    """Write this iteration's trajectories, where ``transcripts`` asks for it, and delete older ones than it wants to keep.
+
+    Files of later iterations stay: the run went on from an earlier checkpoint and writes them anew.
+    """
     settings: Settings = algorithm.settings
-    if asked := settings.run.transcripts:
-        folder, filesystem = trial_folder(algorithm, "transcripts")
-        keep = None if asked is True else asked
-        write_iteration(folder, algorithm.iteration + 1, groups, filesystem, settings.objective, keep)
+    if not (keep := settings.run.transcripts):
+        return
+    folder, filesystem = trial_folder(algorithm, "transcripts")
+    iteration = algorithm.iteration + 1
+    write_transcripts(folder, f"iteration_{iteration:05d}.jsonl", groups, filesystem, settings.objective)
+    if keep is not True:
+        delete_transcripts(folder, iteration - keep, filesystem)
 
 
 def write_held_out(algorithm: Any, groups: Sequence[TrajectoryGroup], version: int) -> None:

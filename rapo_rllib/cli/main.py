@@ -11,7 +11,6 @@ import typer
 from rapo_rllib import __version__
 from rapo_rllib.cli.buffer import build as _build  # noqa: F401  (adds its command)
 from rapo_rllib.cli.buffer.commands import buffer_app
-from rapo_rllib.cli.config import config_app
 from rapo_rllib.cli.corpus import corpus_app
 from rapo_rllib.cli.evaluate.command import evaluate
 from rapo_rllib.cli.example import example_app
@@ -24,6 +23,7 @@ app = typer.Typer(
     name="rllib", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="Train RLlib algorithms."
 )
 train_app = typer.Typer(no_args_is_help=True, help="Train.")
+config_app = typer.Typer(no_args_is_help=True, help="The keys of a job's config.")
 app.add_typer(train_app, name="train")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(buffer_app, name="buffer")
@@ -127,6 +127,42 @@ def report(
         fail(f"Error: {error}")
     trials = "1 trial" if made.trials == 1 else f"{made.trials} trials"
     typer.echo(f"{made.path}: {trials}, {made.groups} questions with trajectories, {made.num_bytes / 1e6:.1f} MB")
+
+
+@config_app.command("keys")
+def config_keys(
+    words: Annotated[list[str] | None, typer.Argument(help="Show only keys with all of these in name or meaning.")] = None,
+) -> None:
+    """Show keys with what they must be, defaults and meanings."""
+    from rapo_rllib.cli.reference import config_sections
+
+    wanted = [word.lower() for word in words or []]
+    found = 0
+    for section in config_sections():
+        for key in section.keys:
+            if all(word in f"{key.name} {key.meaning}".lower() for word in wanted):
+                found += 1
+                typer.secho(key.name, bold=True, nl=False)
+                typer.echo(f": {key.must_be} (default: {key.default})\n    {key.meaning}")
+    if not found:
+        typer.secho(f"No key has {' and '.join(map(repr, wanted))} in its name or meaning.", err=True, fg="red")
+        raise typer.Exit(1)
+
+
+@config_app.command("markdown")
+def config_markdown() -> None:
+    """Print all keys as a page of Markdown."""
+    from rapo_rllib.cli.reference import markdown
+
+    typer.echo(markdown(), nl=False)
+
+
+@config_app.command("typing")
+def config_typing() -> None:
+    """Print the types of RAPOConfig.training as a stub."""
+    from rapo_rllib.cli.reference import typed
+
+    typer.echo(typed(), nl=False)
 
 
 def main() -> None:

@@ -55,7 +55,6 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
     _check_clip_room(settings)
     _check_cap(settings)
     _check_objective(settings.objective)
-    _check_credit(settings)
     _check_group_size(settings)
     _check_off_policy(settings)
     _check_shown_steps(settings)
@@ -145,17 +144,12 @@ def _check_cap(settings: Settings) -> None:
 
 
 def _check_objective(objective: ObjectiveSettings) -> None:
-    """Parts of the loss that mean nothing together."""
+    """Parts of the loss that mean nothing together, and a key that would say nothing."""
     if objective.clip_mode == "gradient_preserving" and objective.dual_clip is not None:
         raise ValueError(
             f"clip_mode = 'gradient_preserving' with dual_clip = {objective.dual_clip}: the dual clip cuts off a gradient that "
             "is to be preserved; set dual_clip to null"
         )
-
-
-def _check_credit(settings: Settings) -> None:
-    """A key that would say nothing."""
-    objective = settings.objective
     if objective.credit != "gigpo" and objective.step_discount != ObjectiveSettings.step_discount:
         raise ValueError(
             f"step_discount = {objective.step_discount} with credit = 'trajectory', which does not read it: set credit to "

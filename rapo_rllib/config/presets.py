@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rapo_rllib.config.algorithm_presets import ALGORITHM_PRESETS
 from rapo_rllib.settings import FLAT
 from rapo_rllib.settings.knobs import knobs
 
@@ -46,6 +45,68 @@ RELEASED_CODE: dict[str, Any] = {
     "env_config": {"reward": {"preset": "released_code"}},  # outcome reward, scorer included: rewards/presets.py
 }
 
+# The algorithms that RAPO is compared with, each one name for the parts of its objective (docs/algorithm.md section 11). All of
+# them sample on-policy only. With ``num_hybrid`` given beside the preset the trajectories retrieve, and RAPO's retrieval reward
+# and importance shaping join the algorithm's own objective.
+_GRPO: dict[str, Any] = {
+    "num_hybrid": 0,
+    "importance_level": "token",
+    "clip_mode": "hard",
+    "clip_low": 0.2,
+    "clip_high": 0.2,
+    "loss_aggregation": "trajectory",
+    "normalize_std": True,
+}
+
+_ALGORITHMS: dict[str, dict[str, Any]] = {
+    # arXiv 2402.03300, without its KL term (kl_coeff: 0.04 there)
+    "grpo": _GRPO,
+    # arXiv 2503.14476: clip-higher, token mean, dynamic sampling, soft overlong punishment over 4,096 of 20,480 tokens
+    "dapo": {
+        **_GRPO,
+        "clip_high": 0.28,
+        "loss_aggregation": "token",
+        "dynamic_sampling": True,
+        "overlong_buffer_share": 0.2,
+    },
+    # arXiv 2503.20783: neither the group's deviation nor the response's own length divides
+    "dr_grpo": {**_GRPO, "loss_aggregation": "constant", "normalize_std": False},
+    # arXiv 2507.18071. Its clip range is narrower than the mismatch of engine and learner, hence the learner's own π_old, and
+    # than RAPO's importance shaping, which comes after the clip therefore
+    "gspo": {
+        **_GRPO,
+        "importance_level": "sequence",
+        "clip_low": 3e-4,
+        "clip_high": 4e-4,
+        "old_logprobs": "learner",
+        "shaping_order": "after_clip",
+    },
+    # arXiv 2508.07629
+    "gppo": {**_GRPO, "clip_mode": "gradient_preserving", "clip_high": 0.28, "loss_aggregation": "token"},
+    # arXiv 2504.14945: an expert's trajectory in each group, its tokens shaped and not clipped; the rest as in Dr. GRPO
+    "luffy": {
+        **_GRPO,
+        "loss_aggregation": "constant",
+        "normalize_std": False,
+        "off_policy_trajectories": 1,
+        "off_policy_source": "expert",
+        "off_policy_shaping": 0.1,
+    },
+    # arXiv 2507.07451 (RLEP): own successes again, with their recorded probabilities; clip-higher and token mean
+    "replay": {
+        **_GRPO,
+        "clip_high": 0.28,
+        "loss_aggregation": "token",
+        "off_policy_trajectories": 1,
+        "off_policy_source": "replay",
+        "off_policy_shaping": None,
+    },
+    # arXiv 2505.10978: beside the trajectory's advantage that of steps from the same state; the discount is its code's
+    "gigpo": {**_GRPO, "credit": "gigpo", "step_discount": 0.95},
+    # arXiv 2503.05592: two stages of reward (rewards/presets.py). The paper's objective is REINFORCE++; here it is GRPO's
+    "r1_searcher": {**_GRPO, "env_config": {"reward": {"preset": "r1_searcher"}}},
+}
+
 PRESETS: dict[str, dict[str, Any]] = {
     "released_code": RELEASED_CODE,
     "without_rpo": {"retrieval_advantage_weight": 0.0, "importance_shaping_weight": 0.0},  # hybrid rollouts, GRPO's objective
@@ -60,7 +121,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "entropy_increase": {"retrieval_quality": "rise"},
     "low_entropy": {"retrieval_timing": "low_entropy"},
     "random_retrieval": {"retrieval_noise": 1.0},  # p = 1; other p: retrieval_noise itself
-    **ALGORITHM_PRESETS,
+    **_ALGORITHMS,
 }
 
 _DEFAULTS = {name: declared.default for cls in FLAT for name, declared in knobs(cls).items()}

@@ -23,7 +23,7 @@ from rapo_rllib.config.question_source import is_tool_env
 from rapo_rllib.env_runner.parts import make_retriever
 from rapo_rllib.envs.benchmarks import Benchmark, benchmark_questions
 from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.settings import BufferSettings, Settings
+from rapo_rllib.settings import Settings
 from rapo_rllib.types import Question
 
 ENV = "rapo/questions"
@@ -116,6 +116,7 @@ def evaluate_model(
     groups: dict[str, list[AskedBenchmark]] = {}
     for each in asked:
         groups.setdefault(json.dumps(_tools(base, each.benchmark), default=str), []).append(each)
+    questions = [question for each in asked for question in each.questions]
     known = [(label, each.benchmark.name, question.id) in journal for each in asked for question in each.questions]
     progress = Progress(choice.samples * len(known), choice.samples * sum(known))
     for group in groups.values():
@@ -124,7 +125,7 @@ def evaluate_model(
         if all((label, each.benchmark.name, question.id) in journal for each in group for question in each.questions):
             continue
         with (
-            _retriever(config.settings, choice.retrieval_prob, asked) as retriever,
+            opened_retriever(config.settings, choice.retrieval_prob, questions) as retriever,
             closing(make_agent_factory(config.settings, config.question_source, choice, retriever)()) as agent,
         ):
             for each in group:
@@ -132,24 +133,17 @@ def evaluate_model(
 
 
 @contextmanager
-def _retriever(settings: Settings, prob: float, asked: Sequence[AskedBenchmark]) -> Iterator[Retriever | None]:
-    """Answers the histories of an evaluation with retrieval, from the job's buffer."""
-    if not prob:
-        yield None
-        return
-    with closing(opened_buffer(settings.buffer, (question for each in asked for question in each.questions))) as buffer:
-        yield make_retriever(settings, buffer)
-
-
-def opened_buffer(settings: BufferSettings, questions: Iterable[Question]) -> StepTraceBuffer:
-    """The buffer, ready to be asked; it is read, never written. The caller closes it.
+def opened_retriever(settings: Settings, prob: float, questions: Iterable[Question]) -> Iterator[Retriever | None]:
+    """Answers the histories of an evaluation with retrieval, from the job's buffer, which is read, never written.
 
     Raises:
         ValueError: there is none, or it holds step traces of the questions.
         RetrievalError: Milvus does not answer.
     """
-    buffer = StepTraceBuffer(settings)
-    try:
+    if not prob:
+        yield None
+        return
+    with closing(StepTraceBuffer(settings.buffer)) as buffer:
         if not buffer.exists():
             raise ValueError(
                 f"--retrieval-prob: there is no collection {buffer.collection!r} at {buffer.uri}; name a buffer by "
@@ -157,7 +151,4 @@ def opened_buffer(settings: BufferSettings, questions: Iterable[Question]) -> St
             )
         refuse_leaks(buffer, LeakGuard(question.text for question in questions))
         buffer.prepare()
-    except BaseException:
-        buffer.close()
-        raise
-    return buffer
+        yield make_retriever(settings, buffer)

@@ -90,31 +90,6 @@ def write_transcripts(
     filesystem.move(f"{path}.partial", path)
 
 
-def write_iteration(
-    folder: str,
-    iteration: int,
-    groups: Sequence[TrajectoryGroup],
-    filesystem: Any,
-    settings: ObjectiveSettings,
-    keep: int | None,
-) -> None:
-    """Write the transcripts of an iteration, and delete those of older ones beyond ``keep``.
-
-    Files of later iterations stay: the run went on from an earlier checkpoint and writes them anew.
-
-    Args:
-        folder: of all transcripts of the trial.
-        iteration: its number, from 1.
-        groups: what was sampled.
-        filesystem: as of :func:`write_transcripts`.
-        settings: of the objective.
-        keep: so many iterations; None: all.
-    """
-    write_transcripts(folder, f"iteration_{iteration:05d}.jsonl", groups, filesystem, settings)
-    if keep is not None:
-        delete_transcripts(folder, iteration - keep, filesystem)
-
-
 def delete_transcripts(folder: str, last: int, filesystem: Any = None) -> None:
     """Delete the transcripts of the iterations up to ``last``; every other file stays."""
     from pyarrow.fs import FileSelector, FileType, LocalFileSystem

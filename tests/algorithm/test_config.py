@@ -146,13 +146,6 @@ def test_lora_from_yaml() -> None:
     assert RAPOConfig().settings.model.lora is None and make(model={"lora": {}}).settings.model.lora == LoraSettings()
 
 
-def test_vllms_transfer_of_whole_weights_is_refused_with_lora() -> None:
-    config = make(model={"lora": {}}, weight_transfer="nccl")
-    config.env_runners(num_env_runners=1, num_gpus_per_env_runner=1).learners(num_learners=1, num_gpus_per_learner=1)
-    with pytest.raises(ValueError, match=r"weight_transfer = 'nccl' with model\.lora: .* set weight_transfer to 'auto'"):
-        config.validate()
-
-
 @pytest.mark.parametrize(
     ("num_hybrid", "prob", "expected"), [(0, 0.5, False), (2, 0.0, False), (2, 0.5, True), (2, [[0, 0.0]], True)]
 )
@@ -212,10 +205,6 @@ def test_preflight_refuses_more_evaluation_than_there_is() -> None:
         config.preflight()
 
 
-def test_whole_trajectories_are_retrieved_without_tool_calls_too() -> None:
-    make(max_tool_calls=0, retrieval_level="trajectory").validate()
-
-
 @pytest.mark.parametrize(
     ("settings", "whose"),
     [
@@ -232,15 +221,17 @@ def test_the_old_policy_is_the_learners_where_that_costs_nothing(settings: dict,
     assert RAPOConfig().training(**settings).settings.old_policy == whose
 
 
-def test_clips_that_shaping_cannot_pass_are_accepted() -> None:
+def test_what_goes_together_is_accepted() -> None:
+    """Clips that shaping cannot pass, caps that cut something, and whole trajectories, which need no call to be retrieved."""
     for settings in (
         {"clip_high": 0.04, "num_hybrid": 0},
         {"clip_high": 0.04, "num_hybrid": 4, "shaping_order": "after_clip"},
         {"clip_high": 0.04, "num_hybrid": 4, "importance_shaping_weight": 0.04},
         {"importance_cap": 3.0, "num_minibatches": 1},
         {"importance_cap": None},
+        {"max_tool_calls": 0, "retrieval_level": "trajectory"},
     ):
-        RAPOConfig().environment("rapo/word_problems").training(**settings).validate()
+        make(**settings).validate()
 
 
 @pytest.mark.parametrize("settings", [{"max_staleness": 1}, {"weight_transfer": "nccl"}], ids=str)

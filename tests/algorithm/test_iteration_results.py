@@ -1,7 +1,8 @@
-"""What the result of an iteration says is of that iteration: RLlib's own step around a driver without engines."""
+"""A driver without engines: what a result says is of its iteration, in RLlib's own step; where a checkpoint goes on."""
 
 from __future__ import annotations
 
+from threading import RLock
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,9 @@ from rapo_rllib import RAPOConfig
 from rapo_rllib.algorithm import algorithm as module
 from rapo_rllib.algorithm.algorithm import RAPO
 from rapo_rllib.algorithm.run_summary import RunSummary
+from rapo_rllib.algorithm.sampling import Sampling
 from rapo_rllib.env_runner.metrics import SampleResult
+from rapo_rllib.envs.cursor import QuestionCursor
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 from rapo_rllib.weights.sync import SyncReport
 
@@ -85,3 +88,16 @@ def test_staleness_counts_from_the_weights_that_were_trained(driver: Any) -> Non
     driver._log_sync(SyncReport(7, 1, 0.0, 0.0), result)
     logged = driver.metrics.reduce(compile=True)["sync"]
     assert (logged["staleness_mean"], logged["staleness_max"], logged["weight_version"]) == (0.5, 2.0, 7)
+
+
+def test_a_schedule_goes_on_at_the_steps_of_the_checkpoint() -> None:
+    rapo = RAPO.__new__(RAPO)  # which was never set up
+    settings = RAPOConfig().training(retrieval_prob=[[0, 0.5], [100, 0.1]]).settings
+    rapo._sampling, rapo.eval_env_runner_group = (
+        Sampling(settings, QuestionCursor([Question("q", "?")], seed=0), None, lambda: None),
+        None,
+    )
+    rapo._weights_lock = RLock()
+    rapo.metrics = SimpleNamespace(peek=lambda key, default: 50)
+    rapo.set_state({})
+    assert rapo._sampling.retrieval_prob == pytest.approx(0.3)

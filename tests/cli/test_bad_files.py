@@ -1,8 +1,10 @@
 """Mistakes of a user: one clear message that names file, key and fix, exit status 1, and Ray never starts."""
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 from cli_runs import refused, said
 
 
@@ -101,9 +103,6 @@ def test_what_is_no_such_file_is_refused(tmp_path: Path, monkeypatch, name: str,
         (["--ray-address", "127.0.0.1:1"], ["--ray-address 127.0.0.1:1", "no Ray cluster there"]),
         (["--ray-address", "127.0.0.1:1", "--ray-num-cpus", "2"], ["--ray-num-cpus", "leave it out"]),
         (["--set", "scheduler.type=lifo"], ["scheduler.type = 'lifo'", "fifo"]),
-        (["--set", "scheduler.type=asha"], ["scheduler.metric is missing"]),
-        (["--set", "scheduler={type: asha, metric: a, max: 3}"], ["'scheduler.max'", "max_t"]),
-        (["--set", "scheduler.metric=a"], ["scheduler.type = None"]),
         (["--set", "lr={loguniform: [1, 0.1]}"], ["config.lr = {loguniform: [1, 0.1]}"]),
     ],
 )
@@ -125,3 +124,33 @@ def test_a_ray_that_does_not_start_is_said(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("options", [["--stop", "{"], ["--stop", "3"], ["--set", "gamma"], ["--set", "=1"]])
 def test_an_option_that_cannot_be_read_is_a_usage_error(options: list[str]) -> None:
     assert options[0] in said("train", "file", "good.yaml", *options, status=2)
+
+
+QUESTIONS = {"env": "rapo/questions", "env_config": {"dataset": "rows.jsonl"}}
+ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?"}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"model": {"name_or_path": "nobody/no-model"}}, ["model.name_or_path", "nobody/no-model", "cannot be loaded"]),
+        ({"grup_size": 4}, ["'config.grup_size'", "did you mean 'config.group_size'"]),
+        ({"questions_per_step": 1, "num_minibatches": 2}, ["num_minibatches = 2 is more than questions_per_step = 1"]),
+        ({"step_trace_buffer": {"uri": "http://127.0.0.1:1"}}, ["step_trace_buffer.uri", "http://127.0.0.1:1"]),
+        ({"step_trace_buffer": {"uri": "./no.db", "traces": None}}, ["step_trace_buffer.traces = None", "./no.db"]),
+        ({"env_config": {"stepps": [1, 2]}}, ["'env_config.stepps'", "did you mean 'env_config.steps'"]),
+        ({"env": "rapo/word_problem"}, ["rapo/word_problem"]),
+        ({**QUESTIONS, "env_config": {"dataset": "no.jsonl"}}, ["env_config.dataset", "no.jsonl"]),
+        (QUESTIONS, ["rows.jsonl, row 2", "answer"]),
+    ],
+    ids=lambda value: None if isinstance(value, list) else "-".join(value),
+)
+def test_a_bad_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict, parts: list[str]) -> None:
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    monkeypatch.chdir(tmp_path)
+    config = {"step_trace_buffer": {"uri": "./traces.db"}, "evaluation_interval": None, **changes}
+    job = {"run": "RAPO", "env": config.pop("env", "rapo/word_problems"), "config": config}
+    text = yaml.safe_dump({"job": job})
+    message = refused(monkeypatch, tmp_path / "job.yaml", text, "--storage-path", "results")
+    assert [part for part in ("'job'", *parts) if part not in message] == []
+    assert not (tmp_path / "results").exists()

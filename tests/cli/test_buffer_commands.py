@@ -6,10 +6,12 @@ import json
 import os
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_runs import said
 from typer.testing import CliRunner
 
 from rapo_rllib.cli import terminal
@@ -31,10 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*arguments: str, status: int = 0, input: str | None = None) -> str:
-    result = CliRunner().invoke(app, ["buffer", *arguments], input=input)
-    assert result.exit_code == status, result.output
-    return result.output
+run = partial(said, "buffer")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def run(*arguments: str, status: int = 0, input: str | None = None) -> str:
         (["import", "a.jsonl", "--min-reward", "2"], "nothing to import (reward below --min-reward: 4)"),
         (["import", "a.jsonl", "--evaluation", "r.jsonl"], "r.jsonl, row 1: no question in"),
         (["import", "a.jsonl", "--evaluation", "q.txt"], "--evaluation q.txt: not a file ending in .jsonl"),
-        (["import", "a.jsonl", "--evaluation", "gone.csv"], "--evaluation gone.csv: there is no such file"),
+        (["import", "a.jsonl", "--evaluation", "gone.csv"], "--evaluation = 'gone.csv': there is no such file"),
         (["import", "a.jsonl", "--uri", "steps"], "'steps' is neither a Milvus Lite path"),
         (["import", "a.jsonl", "--embedder", "./gone"], "there is no sentence-transformers model in './gone'"),
         (["search", "x"], "there is no collection 'step_traces'"),

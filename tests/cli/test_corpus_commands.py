@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from cli_runs import said
 
 from rapo_rllib.cli import terminal
-from rapo_rllib.cli.main import app
 from rapo_rllib.corpus import build as build_module
 from rapo_rllib.corpus.build import BuildProgress
 
@@ -25,10 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*arguments: str, status: int = 0) -> str:
-    result = CliRunner().invoke(app, ["corpus", *arguments])
-    assert result.exit_code == status, result.output
-    return result.output
+run = partial(said, "corpus")
 
 
 def test_built_searched_and_described(folder: Path) -> None:

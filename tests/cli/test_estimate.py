@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import ray
 import yaml
-from typer.testing import CliRunner
+from cli_runs import said
 
-from rapo_rllib.cli.main import app
 from rapo_rllib.cli.train.estimating import DOES_NOT_FIT
 
 CONFIG = {
@@ -36,10 +35,9 @@ def write_job(folder: Path, **changes: object) -> str:
 
 def estimated(path: str, *options: str, status: int = 0) -> dict:
     had_ray = ray.is_initialized()  # of another test of this process
-    result = CliRunner().invoke(app, ["train", "file", path, "--estimate", "--json", *options])
-    assert result.exit_code == status, result.output
+    lines = said("train", "file", path, "--estimate", "--json", *options, status=status).splitlines()
     assert ray.is_initialized() == had_ray
-    found: dict = json.loads(result.stdout.splitlines()[-1])
+    found: dict = json.loads(lines[-1])
     return found
 
 
@@ -72,20 +70,18 @@ def test_of_a_cluster_that_is_not_asked_nobody_knows(tmp_path: Path) -> None:
 
 def test_a_search_is_estimated_by_a_trial_that_the_user_chooses(tmp_path: Path) -> None:
     path = write_job(tmp_path, max_response_tokens={"grid_search": [30, 60]})
-    result = CliRunner().invoke(app, ["train", "file", path, "--estimate"])
-    assert result.exit_code == 1 and "replace grid_search by one of its values (--set key=value)" in result.output
+    refused = said("train", "file", path, "--estimate", status=1)
+    assert "replace grid_search by one of its values (--set key=value)" in refused
     assert estimated(path, "--set", "max_response_tokens=60")["parameters"] == SMOLLM2
 
 
 def test_lines_end_with_the_verdict(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["train", "file", write_job(tmp_path), "--estimate"])
-    assert result.exit_code == 0
-    assert "134,515,008" in result.stdout
-    assert result.stdout.splitlines()[-1].startswith("fits: memory of all processes: needs ")
+    told = said("train", "file", write_job(tmp_path), "--estimate")
+    assert "134,515,008" in told and told.splitlines()[-1].startswith("fits: memory of all processes: needs ")
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "said"),
+    ("options", "status", "told"),
     [
         (["--estimate", "--set", "grup_size=4"], 1, "grup_size"),
         (["--json"], 2, "--json is for --estimate"),
@@ -93,10 +89,8 @@ def test_lines_end_with_the_verdict(tmp_path: Path) -> None:
         (["--estimate", "--gpu-gib", "0"], 2, "0 is not at least 1"),
     ],
 )
-def test_mistakes(tmp_path: Path, options: list[str], status: int, said: str) -> None:
-    result = CliRunner().invoke(app, ["train", "file", write_job(tmp_path), *options])
-    assert result.exit_code == status
-    assert said in result.output
+def test_mistakes(tmp_path: Path, options: list[str], status: int, told: str) -> None:
+    assert told in said("train", "file", write_job(tmp_path), *options, status=status)
 
 
 def test_neither_data_nor_servers_are_asked_for(tmp_path: Path) -> None:
@@ -106,12 +100,11 @@ def test_neither_data_nor_servers_are_asked_for(tmp_path: Path) -> None:
     started = {"warm_start.traces": str(tmp_path / "none.jsonl"), "env_config.dataset": str(tmp_path / "none.parquet")}
     options = [option for key, value in started.items() for option in ("--set", f"{key}={value}")]
     assert estimated(path, "--set", "env=rapo/questions", *options)["parameters"] == SMOLLM2
-    result = CliRunner().invoke(app, ["train", "file", path, "--estimate", "--set", "model.name_or_path=/no/such/model"])
-    assert result.exit_code == 1 and "model.name_or_path" in result.output
+    gone = ("--set", "model.name_or_path=/no/such/model")
+    assert "model.name_or_path" in said("train", "file", path, "--estimate", *gone, status=1)
 
 
 def test_other_algorithms_are_not_known(tmp_path: Path) -> None:
     (tmp_path / "ppo.yaml").write_text("ppo: {run: PPO, env: CartPole-v1}")
-    result = CliRunner().invoke(app, ["train", "file", str(tmp_path / "ppo.yaml"), "--estimate"])
-    assert result.exit_code == 1
-    assert "only jobs of RAPO can be estimated" in result.output
+    refused = said("train", "file", str(tmp_path / "ppo.yaml"), "--estimate", status=1)
+    assert "only jobs of RAPO can be estimated" in refused

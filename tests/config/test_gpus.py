@@ -63,6 +63,10 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
             {**SHARED, "weight_transfer": "nccl"},
             "weight_transfer = 'nccl' goes from GPU to GPU, of a process each",
         ),
+        (
+            {**WHOLE, "model": {"lora": {}}, "weight_transfer": "nccl"},
+            "weight_transfer = 'nccl' with model.lora: vLLM's transfer",
+        ),
         ({**WHOLE, "weight_transfer": "ipc"}, "weight_transfer = 'ipc' goes inside a GPU that engine and learner share"),
         ({**SHARED, "num_gpus_per_learner": 1, "weight_transfer": "ipc"}, "weight_transfer = 'ipc' goes inside a GPU"),
         ({"num_env_runners": 1, "weight_transfer": "ipc"}, "and num_gpus_per_learner to fractions of one"),

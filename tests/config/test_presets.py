@@ -151,18 +151,15 @@ def test_whole_trajectories_have_a_buffer_of_their_own() -> None:
 def test_nested_keys_lie_over_the_presets_in_any_order(order: str) -> None:
     mine = {"uri": "mine.db", "top_k": 5}
     env_config = {"steps": [1, 1], "reward": {"bad_format": -0.5}}
+    preset: dict[str, Any] = {"preset": "released_code"}
     if order == "preset first":
-        config = (
-            RAPOConfig().training(preset="released_code").environment(env_config=env_config).training(step_trace_buffer=mine)
-        )
+        config = RAPOConfig().training(**preset).environment(env_config=env_config).training(step_trace_buffer=mine)
     elif order == "preset last":
-        config = (
-            RAPOConfig().environment(env_config=env_config).training(step_trace_buffer=mine).training(preset="released_code")
-        )
+        config = RAPOConfig().environment(env_config=env_config).training(step_trace_buffer=mine).training(**preset)
     elif order == "one call":
-        config = RAPOConfig().environment(env_config=env_config).training(step_trace_buffer=mine, preset="released_code")
+        config = RAPOConfig().environment(env_config=env_config).training(step_trace_buffer=mine, **preset)
     else:
-        config = RAPOConfig().update_from_dict({"step_trace_buffer": mine, "env_config": env_config, "preset": "released_code"})
+        config = RAPOConfig().update_from_dict({"step_trace_buffer": mine, "env_config": env_config, **preset})
     buffer, options = make(config).settings.buffer, reward_options(config)
     assert (buffer.uri, buffer.top_k, buffer.selection, buffer.index) == ("mine.db", 5, "best_reward", "hnsw")
     assert (options.steps, options.scorer) == ((1, 1), "qa")

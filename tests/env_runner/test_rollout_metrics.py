@@ -6,13 +6,15 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rapo_rllib.algorithm.run_summary import RunSummary
+from rapo_rllib.algorithm.trial_files import write_trial_transcripts
 from rapo_rllib.env_runner.metrics import SampleResult, rollout_metrics
 from rapo_rllib.errors import RolloutError
-from rapo_rllib.monitoring.transcripts import write_iteration, write_transcripts
+from rapo_rllib.monitoring.transcripts import write_transcripts
 from rapo_rllib.objective.retrieval_reward import PAPER
 from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.settings import ObjectiveSettings
@@ -164,14 +166,16 @@ def test_the_newest_transcripts_are_kept_and_nobody_elses_files_go(tmp_path: Pat
         (folder / name).write_text("mine")
     (folder / "iteration_00000.jsonl").mkdir()
 
-    def numbers(iteration: int, keep: int | None = 2) -> list[int]:
-        write_iteration(str(folder), iteration, sample().groups, None, PAPER, keep)
+    def numbers(iteration: int, keep: int | bool = 2) -> list[int]:
+        settings = SimpleNamespace(run=SimpleNamespace(transcripts=keep), objective=PAPER)
+        trial = SimpleNamespace(settings=settings, iteration=iteration - 1, logdir=str(tmp_path), _storage=None)
+        write_trial_transcripts(trial, sample().groups)
         return sorted(int(file.name[10:15]) for file in folder.iterdir() if file.name not in others and file.is_file())
 
     kept = [numbers(iteration) for iteration in (1, 2, 3, 4, 5, 4)]  # the last: resumed from the checkpoint of iteration 3
     assert kept == [[0, 1], [1, 2], [2, 3], [3, 4], [4, 5], [4, 5]]
     assert {*others, "iteration_00000.jsonl"} <= {file.name for file in folder.iterdir()}
-    assert numbers(9, keep=None) == [4, 5, 9]
+    assert numbers(9, keep=True) == numbers(10, keep=False) == [4, 5, 9]
 
 
 def failing(*errors: str) -> SampleResult:

@@ -127,32 +127,24 @@ def test_where_retrieval_is_off_none_is_missed(config: dict[str, Any], prob: flo
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("name", "holds", "changes", "config"),
     [
-        {SAMPLED + "retrieval/accuracy_retrieved": 0.27},  # 3 points: chance
-        {SAMPLED + "retrieval/accuracy_retrieved": 0.45},  # better
-        {SAMPLED + "retrieval/retrieved_count": 9.0},
-        {SAMPLED + "retrieval/others_count": 9.0},
+        ("retrieval_harms", HARMS, {SAMPLED + "retrieval/accuracy_retrieved": 0.27}, CONFIG),  # 3 points: chance
+        ("retrieval_harms", HARMS, {SAMPLED + "retrieval/accuracy_retrieved": 0.45}, CONFIG),  # better
+        ("retrieval_harms", HARMS, {SAMPLED + "retrieval/retrieved_count": 9.0}, CONFIG),
+        ("retrieval_harms", HARMS, {SAMPLED + "retrieval/others_count": 9.0}, CONFIG),
+        ("retrieval_harms", HARMS, {}, {"num_hybrid": 4, "hybrid_groups": "failed"}),
+        ("answers_shown", SHOWN, {SAMPLED + "retrieval/count": 9.0}, CONFIG),
+        ("answers_shown", SHOWN, {SAMPLED + "retrieval/shows_answer": 0.5}, CONFIG),
+        ("answers_copied", COPIED, {SAMPLED + "retrieval/wrong_answers_count": 3.0}, CONFIG),
+        ("answers_copied", COPIED, {SAMPLED + "retrieval/wrong_answers_copied": 0.2}, CONFIG),
+        ("little_covered", {"buffer/coverage": 0.1}, {}, {"num_hybrid": 0}),  # nobody asks it
     ],
 )
-def test_retrieval_is_said_to_harm_where_it_does_so_beyond_chance(changes: dict[str, float]) -> None:
-    assert "retrieval_harms" in after(HARMS)
-    assert "retrieval_harms" not in after(HARMS | changes)
-
-
-def test_few_shown_steps_or_half_of_them_say_nothing() -> None:
-    assert "answers_shown" not in after(SHOWN | {SAMPLED + "retrieval/count": 9.0})
-    assert "answers_shown" not in after(SHOWN | {SAMPLED + "retrieval/shows_answer": 0.5})
-
-
-def test_few_wrong_answers_say_nothing() -> None:
-    assert "answers_copied" not in after(COPIED | {SAMPLED + "retrieval/wrong_answers_count": 3.0})
-    assert "answers_copied" not in after(COPIED | {SAMPLED + "retrieval/wrong_answers_copied": 0.2})
-
-
-def test_a_buffer_that_nobody_asks_need_not_cover_anything() -> None:
-    assert "little_covered" not in after({"buffer/coverage": 0.1}, config={"num_hybrid": 0})
-    assert "retrieval_harms" not in after(HARMS, config={"num_hybrid": 4, "hybrid_groups": "failed"})
+def test_what_may_be_chance_or_is_meant_so_is_no_warning(
+    name: str, holds: dict[str, float], changes: dict[str, float], config: dict[str, Any]
+) -> None:
+    assert name in after(holds) and name not in after(holds | changes, config=config)
 
 
 def test_entropy_collapse_is_seen_against_the_beginning() -> None:

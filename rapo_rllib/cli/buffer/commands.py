@@ -176,8 +176,6 @@ def question_texts(path: Path, option: str) -> Iterator[str]:
 
     if not is_file_name(str(path)):
         raise ValueError(f"{option} {path}: not a file ending in .jsonl, .jsonl.gz, .json, .parquet or .csv")
-    if not path.expanduser().is_file():
-        raise ValueError(f"{option} {path}: there is no such file; correct the path (now in {Path.cwd()})")
     for number, row in enumerate(read_rows(str(path), option, "test"), start=1):
         yield asked_text(row, f"{path}, row {number}", None)[0]
 

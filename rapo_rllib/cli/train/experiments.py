@@ -11,39 +11,42 @@ from typing import TYPE_CHECKING, Any
 from rapo_rllib.cli.options import RunOptions
 from rapo_rllib.cli.values import merge, set_dotted, with_searches, yaml_file
 from rapo_rllib.monitoring.metrics_flat import flattened
+from rapo_rllib.settings.knobs import Knobs, knob, knobs
 from rapo_rllib.validation import refuse_unknown_keys
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-# What a job holds beside `run`, `env` and `config`; `--set` changes these, too.
-_BESIDE_CONFIG = (
-    *("stop", "num_samples", "scheduler", "checkpoint_config", "storage_path", "restore"),
-    *("max_failures", "loggers"),
-)
-
 
 @dataclass
-class ExperimentSpec:
+class ExperimentSpec(Knobs):
     """One experiment, as file and command line want it."""
 
-    name: str
-    algorithm: Any  # name, or class; checks.py makes it a class
-    config: dict[str, Any]  # may hold grid_search, and what Tune samples from
-    base_config: AlgorithmConfig | None = None  # of a Python file
-    stop: dict[str, float] = field(default_factory=dict)
-    num_samples: int = 1
-    scheduler: dict[str, Any] = field(default_factory=dict)  # type and arguments; empty: Tune's own choice
-    checkpoint_config: dict[str, Any] = field(default_factory=dict)
-    storage_path: str | None = None
-    restore: str | None = None
-    max_failures: int = 0
-    loggers: list[Any] = field(default_factory=list)  # as in the file; checks.py makes them Tune callbacks
+    name: str = ""
+    algorithm: Any = None  # name, or class; checks.py makes it a class
+    config: dict[str, Any] = field(default_factory=dict)  # may hold grid_search, and what Tune samples from
+    base_config: Any = None  # an ``AlgorithmConfig``, of a Python file
+    stop: dict = knob(dict, "numbers of a result, of which the first that is reached ends a trial")
+    num_samples: int = knob(1, "trials per grid point", at_least=1)
+    scheduler: dict = knob(dict, "type and arguments; empty: Tune's own choice")
+    checkpoint_config: dict = knob(dict, "arguments of Tune's")
+    storage_path: str | None = knob(None, "where results go")
+    restore: str | None = knob(None, "checkpoint to begin with")
+    max_failures: int = knob(0, "how often a trial that fails is begun again; -1: without end", at_least=-1)
+    loggers: Any = knob(list, "as in the file; checks.py makes them Tune callbacks")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.stop = _criteria(self.stop)
+        self.checkpoint_config = _checkpoint_config(self.checkpoint_config)
 
     @property
     def algorithm_name(self) -> str:
         """RLlib's name of the algorithm."""
         return self.algorithm if isinstance(self.algorithm, str) else self.algorithm.__name__
+
+
+_BESIDE_CONFIG = tuple(knobs(ExperimentSpec))  # what a job holds beside `run`, `env` and `config`; `--set` changes these, too
 
 
 def read_experiments(path: Path, options: RunOptions) -> list[ExperimentSpec]:
@@ -73,25 +76,13 @@ def _spec(name: str, body: Any, options: RunOptions, base: AlgorithmConfig | Non
         if base is None and not isinstance(body.get("run"), str):
             raise ValueError("run is missing: name the algorithm, for example run: RAPO")
         body = _overridden(body, options)
-        restore, storage = body.get("restore"), body.get("storage_path")
-        if options.resume and restore:
-            raise ValueError(f"--resume continues a whole run, restore = {restore!r} one checkpoint: leave one out")
-        if options.resume and "://" in (storage or ""):
-            raise ValueError(f"--resume: storage_path = {storage!r} is not on this machine; use --restore CHECKPOINT")
-        return ExperimentSpec(
-            name=name,
-            algorithm=body["run"],
-            config=with_searches(body["config"], "config"),
-            base_config=base,
-            stop=_criteria(_mapping(body, "stop")),
-            num_samples=_number(body, "num_samples", 1, low=1),
-            scheduler=_mapping(body, "scheduler"),
-            checkpoint_config=_checkpoint_config(body),
-            storage_path=storage,
-            restore=restore,
-            max_failures=_number(body, "max_failures", 0, low=-1),
-            loggers=body.get("loggers") or [],
-        )
+        beside = {key: body[key] for key in _BESIDE_CONFIG if body.get(key) is not None}
+        spec = ExperimentSpec(name, body["run"], with_searches(body["config"], "config"), base, **beside)
+        if options.resume and spec.restore:
+            raise ValueError(f"--resume continues a whole run, restore = {spec.restore!r} one checkpoint: leave one out")
+        if options.resume and "://" in (spec.storage_path or ""):
+            raise ValueError(f"--resume: storage_path = {spec.storage_path!r} is not on this machine; use --restore CHECKPOINT")
+        return spec
     except ValueError as error:
         raise ValueError(f"experiment {name!r}: {error}") from error
 
@@ -101,7 +92,9 @@ def _overridden(body: dict[str, Any], options: RunOptions) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for key, value in options.overrides:
         set_dotted(given, key, value)
-    config = _stored(_mapping(body, "config"))
+    if not isinstance(config := body.get("config") or {}, dict):
+        raise ValueError(f"config = {config!r}: must be a mapping")
+    config = _stored(config)
     beside = {key: given.pop(key) for key in _BESIDE_CONFIG if key in given}
     if "env" in body:
         config["env"] = body["env"]
@@ -126,9 +119,8 @@ def _criteria(stop: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def _checkpoint_config(body: dict[str, Any]) -> dict[str, Any]:
+def _checkpoint_config(given: dict[str, Any]) -> dict[str, Any]:
     """For Tune, which would take ``min-`` for the beginning of a metric's name, and keep the highest."""
-    given = _mapping(body, "checkpoint_config")
     attribute = str(given.get("checkpoint_score_attribute", ""))
     if attribute.startswith("min-"):
         raise ValueError(
@@ -136,20 +128,6 @@ def _checkpoint_config(body: dict[str, Any]) -> dict[str, Any]:
             f"{attribute.removeprefix('min-')} and checkpoint_score_order: min"
         )
     return {"checkpoint_at_end": True, **given}
-
-
-def _mapping(body: dict[str, Any], key: str) -> dict[str, Any]:
-    value = body.get(key) or {}
-    if not isinstance(value, dict):
-        raise ValueError(f"{key} = {value!r}: must be a mapping")
-    return value
-
-
-def _number(body: dict[str, Any], key: str, default: int, low: int) -> int:
-    value = body.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
-        raise ValueError(f"{key} = {value!r}: must be a whole number, at least {low}")
-    return value
 
 
 def _from_python(path: Path) -> tuple[dict[str, Any], AlgorithmConfig]:
