@@ -13,8 +13,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from rapo_rllib.objective.branching import branch_probability, normalized_entropy_change
-from rapo_rllib.objective.entropy import step_entropy
+from rapo_rllib.objective.entropy import branch_probability, normalized_entropy_change, step_entropy
 from rapo_rllib.rollout.engine import Completion
 from rapo_rllib.rollout.episode import Episode, RunPlan
 from rapo_rllib.rollout.stats import RolloutStats

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from rapo_rllib.objective.advantages import shared_token_advantages
-from rapo_rllib.objective.branching import branch_probability, normalized_entropy_change
+from rapo_rllib.objective.entropy import branch_probability, normalized_entropy_change
 
 
 def test_the_change_is_measured_in_units_of_the_uniform_distribution() -> None:
