@@ -1,4 +1,4 @@
-"""A process that was given a GPU computes there or not at all, and an engine that can only use GPUs is given one."""
+"""A process that was given a GPU computes there or not at all, one that needs one is given it, and freed memory goes back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.models import devices
-from rapo_rllib.models.devices import check_build, check_device, engine_build
+from rapo_rllib.models.devices import check_build, check_device, engine_build, return_free_memory
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 
@@ -54,3 +54,12 @@ def test_the_build_by_what_is_installed(monkeypatch: pytest.MonkeyPatch, install
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     assert devices.engine_build() == build
+
+
+@pytest.mark.parametrize("in_use", [True, False])
+def test_pytorch_gives_up_what_it_keeps_of_a_gpu_that_it_uses(monkeypatch: pytest.MonkeyPatch, in_use: bool) -> None:
+    emptied: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: in_use)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(1))
+    return_free_memory()
+    assert len(emptied) == in_use

@@ -12,39 +12,28 @@ from rapo_rllib.objective.loss import kl_estimate
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "objective", "slope"),
+    ("dual_clip", "ratio", "advantage", "objective", "slope"),
     [
         # clip range [0.8, 1.28]; slope is d objective / d ratio
-        (1.0, 2.0, 2.0, 2.0),
-        (1.5, 2.0, 2.56, 0.0),  # min(3, 1.28 * 2)
-        (0.5, 2.0, 1.0, 2.0),  # min(1, 0.8 * 2): below the range nothing is clipped at A > 0
-        (1.5, -2.0, -3.0, -2.0),  # min(-3, -2.56)
-        (0.5, -2.0, -1.6, 0.0),  # min(-1, -1.6)
-        (4.0, -2.0, -8.0, -2.0),
-        (4.0, 0.0, 0.0, 0.0),
+        (None, 1.0, 2.0, 2.0, 2.0),
+        (None, 1.5, 2.0, 2.56, 0.0),  # min(3, 1.28 * 2)
+        (None, 0.5, 2.0, 1.0, 2.0),  # min(1, 0.8 * 2): below the range nothing is clipped at A > 0
+        (None, 1.5, -2.0, -3.0, -2.0),  # min(-3, -2.56)
+        (None, 0.5, -2.0, -1.6, 0.0),  # min(-1, -1.6)
+        (None, 4.0, -2.0, -8.0, -2.0),
+        (None, 4.0, 0.0, 0.0, 0.0),
+        (3.0, 4.0, -2.0, -6.0, 0.0),  # max(-8, 3 * -2)
+        (3.0, 2.0, -2.0, -4.0, -2.0),  # -4 is above -6
+        (3.0, 4.0, 2.0, 2.56, 0.0),  # positive advantages are none of its business
+        (3.0, 4.0, 0.5, 0.64, 0.0),
+        (3.0, 0.5, -2.0, -1.6, 0.0),
     ],
 )
-def test_clipped_objective_by_hand(ratio: float, advantage: float, objective: float, slope: float) -> None:
+def test_clipped_objective_by_hand(
+    dual_clip: float | None, ratio: float, advantage: float, objective: float, slope: float
+) -> None:
     shaped = torch.tensor([ratio], requires_grad=True)
-    result = clipped_objective(shaped, torch.tensor([advantage]), clip_low=0.2, clip_high=0.28)
-    result.sum().backward()
-    torch.testing.assert_close(result, torch.tensor([objective]))
-    torch.testing.assert_close(shaped.grad, torch.tensor([slope]))
-
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "objective", "slope"),
-    [
-        (4.0, -2.0, -6.0, 0.0),  # max(-8, 3 * -2)
-        (2.0, -2.0, -4.0, -2.0),  # -4 is above -6
-        (4.0, 2.0, 2.56, 0.0),  # positive advantages are none of its business
-        (4.0, 0.5, 0.64, 0.0),
-        (0.5, -2.0, -1.6, 0.0),
-    ],
-)
-def test_dual_clip_by_hand(ratio: float, advantage: float, objective: float, slope: float) -> None:
-    shaped = torch.tensor([ratio], requires_grad=True)
-    result = clipped_objective(shaped, torch.tensor([advantage]), clip_low=0.2, clip_high=0.28, dual_clip=3.0)
+    result = clipped_objective(shaped, torch.tensor([advantage]), clip_low=0.2, clip_high=0.28, dual_clip=dual_clip)
     result.sum().backward()
     torch.testing.assert_close(result, torch.tensor([objective]))
     torch.testing.assert_close(shaped.grad, torch.tensor([slope]))

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -60,11 +61,6 @@ def test_entropy_and_logprobs_are_those_of_a_log_softmax(top_k: int | None) -> N
     torch.testing.assert_close(logprobs.double(), log_p.gather(-1, token_ids.long()[..., None])[..., 0], atol=1e-5, rtol=0)
 
 
-def test_step_entropy_is_the_mean_over_tokens() -> None:
-    assert step_entropy([1.0, 2.0, 6.0]) == 3.0
-    assert step_entropy([0.25]) == 0.25
-
-
 def test_step_without_tokens_has_no_entropy() -> None:
     with pytest.raises(ValueError, match="without generated tokens"):
         step_entropy([])
@@ -85,8 +81,9 @@ def test_top_entropy_grows_to_the_entropy(logits: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_tokens", "reduction", "expected"),
-    [(None, "sum", 9.0), (2, "mean", 1.5), (2, "sum", 3.0), (20, "sum", 9.0), (20, "mean", 3.0)],
+    ("settings", "expected"),
+    [((), 3.0), ((None, "sum"), 9.0), ((2, "mean"), 1.5), ((2, "sum"), 3.0), ((20, "sum"), 9.0), ((20, "mean"), 3.0)],
 )
-def test_step_entropy_of_the_first_tokens(num_tokens: int | None, reduction: str, expected: float) -> None:
-    assert step_entropy([1.0, 2.0, 6.0], num_tokens, reduction) == expected
+def test_step_entropy_is_the_mean_over_all_tokens_or_what_the_settings_say(settings: tuple[Any, ...], expected: float) -> None:
+    assert step_entropy([1.0, 2.0, 6.0], *settings) == expected
+    assert step_entropy([0.25], *settings) == 0.25
