@@ -55,22 +55,22 @@ for _name, _value in {
     os.environ.setdefault(_name, _value)  # libraries read them when they are imported
 
 FULL: dict[str, Any] = {
-    "repetitions": 5,
-    "questions": 8,
-    "tokens": [16, 64],
-    "tool_trajectories": 32,
-    "tool_repetitions": 3,
-    "step_tokens": [6, 18],
-    "calls": [4, 6],
-    "latency": [0.3, 5.0],
-    "traces": [10_000, 170_000],
-    "retrieval_questions": 8,
-    "retrieval_calls": [1, 3],
-    "retrieval_prob": 0.5,
-    "hybrid_questions": 8,
-    "hybrid_repetitions": 3,
-    "concurrency": [1, 2, 4, 8, 16, 32, 64],
-    "concurrency_tokens": 40,
+    "repetitions": 5,  # (a) runs of each side
+    "questions": 8,  # (a) questions, of the job's group size each
+    "tokens": [16, 64],  # (a) fewest and most tokens of a trajectory
+    "tool_trajectories": 32,  # (b) trajectories under way
+    "tool_repetitions": 3,  # (b) runs of each schedule
+    "step_tokens": [6, 18],  # (b) fewest and most tokens of a step
+    "calls": [4, 6],  # (b) fewest and most tool calls of a trajectory
+    "latency": [0.3, 5.0],  # (b) median and 99th percentile of a call, seconds
+    "traces": [10_000, 170_000],  # (c) sizes of the step-trace buffers
+    "retrieval_questions": 8,  # (c) questions of each run
+    "retrieval_calls": [1, 3],  # (c) fewest and most tool calls of a trajectory
+    "retrieval_prob": 0.5,  # (c) chance of a retrieval after each step of a hybrid trajectory
+    "hybrid_questions": 8,  # (d) questions of each run
+    "hybrid_repetitions": 3,  # (d) runs of each side
+    "concurrency": [1, 2, 4, 8, 16, 32, 64],  # (e) numbers of trajectories under way
+    "concurrency_tokens": 40,  # (e) tokens of every trajectory
 }
 QUICK: dict[str, Any] = {
     **FULL,
@@ -88,24 +88,6 @@ QUICK: dict[str, Any] = {
     "concurrency": [1, 4, 16, 64],
     "concurrency_tokens": 8,
 }
-HELP = {
-    "repetitions": "(a) runs of each side",
-    "questions": "(a) questions, of the job's group size each",
-    "tokens": "(a) fewest and most tokens of a trajectory",
-    "tool_trajectories": "(b) trajectories under way",
-    "tool_repetitions": "(b) runs of each schedule",
-    "step_tokens": "(b) fewest and most tokens of a step",
-    "calls": "(b) fewest and most tool calls of a trajectory",
-    "latency": "(b) median and 99th percentile of a call, seconds",
-    "traces": "(c) sizes of the step-trace buffers",
-    "retrieval_questions": "(c) questions of each run",
-    "retrieval_calls": "(c) fewest and most tool calls of a trajectory",
-    "retrieval_prob": "(c) chance of a retrieval after each step of a hybrid trajectory",
-    "hybrid_questions": "(d) questions of each run",
-    "hybrid_repetitions": "(d) runs of each side",
-    "concurrency": "(e) numbers of trajectories under way",
-    "concurrency_tokens": "(e) tokens of every trajectory",
-}
 
 
 def main() -> None:
@@ -115,7 +97,8 @@ def main() -> None:
     from rollout_parts.bench import Bench, Options, machine
     from rollout_parts.report import fields, plot, print_table
 
-    sizes = {name: getattr(arguments, name) for name in FULL}
+    sizes = {**(QUICK if arguments.quick else FULL)}
+    sizes["traces"] = arguments.traces or sizes["traces"]
     options = Options(
         arguments.model,
         arguments.dtype,
@@ -204,16 +187,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kv-cache-gib", type=float, default=0.75, help="of each engine, CPU only")
     parser.add_argument("--enforce-eager", action=argparse.BooleanOptionalAction, default=True, help="of both engines")
     parser.add_argument("--seed", type=int, default=0)
-    for name, default in FULL.items():
-        kind: Any = type(default[0] if isinstance(default, list) else default)
-        number = {"nargs": "+"} if isinstance(default, list) else {}
-        text = f"{HELP[name]} (default {default}, quick {QUICK[name]})"
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text, **number)
-    arguments = parser.parse_args()
-    for name, default in (QUICK if arguments.quick else FULL).items():
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, default)
-    return arguments
+    parser.add_argument("--traces", type=int, nargs="+", help="(c) sizes of the step-trace buffers")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -80,8 +80,6 @@ def _print_retrieval(part: dict[str, Any]) -> None:
         _line("  waited per query, ms", f"{run['waited_ms_per_query']:.0f}")
         _line("  busy per query, ms", _named(run["ms_per_query"]))
         _line("  per request (a batch of queries), ms", _named(run["ms_per_request"]))
-        _line("  one query, nothing else running, ms", _named(run["alone_ms_1_query"]))
-        _line("  eight queries, nothing else running, ms", _named(run["alone_ms_8_queries"]))
 
 
 def _print_hybrid(part: dict[str, Any]) -> None:

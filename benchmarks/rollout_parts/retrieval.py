@@ -9,12 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from rapo_rllib.buffer.rows import NAMES
 from rapo_rllib.buffer.store import StepTraceBuffer
-from rapo_rllib.milvus.schema import search_effort
-from rapo_rllib.types import HistoryQuery, TokenKind
+from rapo_rllib.types import TokenKind
 from rollout_parts.bench import MAX_MODEL_LEN, Bench, median
 from rollout_parts.hybrid import job_settings, make_retriever, session_query
 from rollout_parts.plan import Plan
@@ -59,11 +55,8 @@ def all_sizes(
     runs = []
     for size in sizes:
         buffer, fill_s = open_buffer(bench, folder, size)
-        run = retrieval_share(bench, buffer, questions, plan, retrieval_prob)
-        run |= {"fill_s": fill_s, "alone_ms_1_query": search_candidates(bench, buffer, 1, 10)}
-        run |= {"alone_ms_8_queries": search_candidates(bench, buffer, 8, 5)}
+        runs.append({**retrieval_share(bench, buffer, questions, plan, retrieval_prob), "fill_s": fill_s})
         buffer.close()
-        runs.append(run)
     return {"runs": runs}
 
 
@@ -102,48 +95,3 @@ def retrieval_share(bench: Bench, buffer: StepTraceBuffer, questions: int, plan:
         "ms_per_query": {**per_query, "rest": 1e3 * (busy - embedding - search) / max(queries, 1)},
         "ms_per_request": {name: 1e3 * median(taken) for name, taken in watch.seconds.items() if taken},
     }
-
-
-def search_candidates(bench: Bench, buffer: StepTraceBuffer, batch: int, repetitions: int) -> dict[str, float]:
-    """Milliseconds of one request of ``batch`` queries on an otherwise idle process, by how it could be answered.
-
-    ours: the snapshot of all keys, and the rows by id. milvus_lite: a search by Milvus Lite itself. milvus_lite_get: rows by id
-    alone. embedding: what comes before either; embedding_1_thread: with one thread of torch.
-    """
-    import torch
-
-    questions = bench.questions(batch * repetitions, offset=5000)
-    batches = [
-        [(q.text, "<python>3 + 5</python>\n<result>\n8\n</result>\n") for q in questions[i * batch : (i + 1) * batch]]
-        for i in range(repetitions)
-    ]
-    queries = [buffer.embedder.encode(pairs) for pairs in batches]
-    threads = torch.get_num_threads()
-    figures = {
-        "embedding": _milliseconds(buffer.embedder.encode, batches),
-        "ours": _milliseconds(lambda q: buffer._nearest.find(q, [HistoryQuery("", "")] * len(q), 1), queries),
-        "milvus_lite": _milliseconds(lambda q: _by_lite(buffer, q, NAMES), queries),
-        "milvus_lite_get": _milliseconds(lambda ids: buffer.milvus.get(buffer.collection, ids, NAMES), _ids(buffer, queries)),
-    }
-    torch.set_num_threads(1)
-    figures["embedding_1_thread"] = _milliseconds(buffer.embedder.encode, batches)
-    torch.set_num_threads(threads)
-    return figures
-
-
-def _ids(buffer: StepTraceBuffer, queries: Sequence[np.ndarray]) -> list[list[str]]:
-    return [[hit[0]["id"] for hit in _by_lite(buffer, q, ["id"])] for q in queries]
-
-
-def _by_lite(buffer: StepTraceBuffer, vectors: np.ndarray, fields: Sequence[str]) -> list[list[dict[str, Any]]]:
-    return buffer.milvus.search(buffer.collection, vectors, 1, fields, search_effort("auto", 1))
-
-
-def _milliseconds(call: Callable[[Any], Any], inputs: Sequence[Any]) -> float:
-    call(inputs[0])
-    taken = []
-    for given in inputs:
-        started = time.monotonic()
-        call(given)
-        taken.append(time.monotonic() - started)
-    return 1e3 * median(taken)
