@@ -65,6 +65,6 @@ ALGORITHM_PRESETS: dict[str, dict[str, Any]] = {
     },
     # arXiv 2505.10978: beside the trajectory's advantage that of steps from the same state; the discount is its code's
     "gigpo": {**_GRPO, "credit": "gigpo", "step_discount": 0.95},
-    # arXiv 2503.05592: two stages of reward (rewards/presets.py). The paper's objective is REINFORCE++; here it is GRPO's
+    # arXiv 2503.05592: two stages of reward (rewards/terms.py). The paper's objective is REINFORCE++; here it is GRPO's
     "r1_searcher": {**_GRPO, "env_config": {"reward": {"preset": "r1_searcher"}}},
 }

@@ -43,7 +43,7 @@ RELEASED_CODE: dict[str, Any] = {
         "key_recipe": "last_characters",
         "index": "hnsw",  # index of a server: M 32, efConstruction 200, efSearch 128
     },
-    "env_config": {"reward": {"preset": "released_code"}},  # outcome reward, scorer included: rewards/presets.py
+    "env_config": {"reward": {"preset": "released_code"}},  # outcome reward, scorer included: rewards/terms.py
 }
 
 PRESETS: dict[str, dict[str, Any]] = {
