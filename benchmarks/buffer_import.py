@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey, usable_traces
+from rapo_rllib.buffer.files import ImportPlan, import_traces, survey, usable_traces
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.buffer.writing import WINDOW
 from rapo_rllib.settings import BufferSettings

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from rapo_rllib.protocol.make import RolloutProtocol
 from rapo_rllib.protocol.steps import render_observation
-from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.rewards.qa import qa_em_score, qa_score
 from rapo_rllib.rewards.score import asks_words
 from rapo_rllib.rollout.engine import Engine

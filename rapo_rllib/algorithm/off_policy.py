@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing
 from rapo_rllib.batching.replay import ReplayStore
 from rapo_rllib.config.question_source import QuestionSource
-from rapo_rllib.envs.expert_rows import ExpertRows
-from rapo_rllib.envs.expert_starts import FEWEST_LEFT, ExpertStarts
+from rapo_rllib.envs.expert_starts import FEWEST_LEFT, ExpertRows, ExpertStarts
 from rapo_rllib.monitoring.progress import Progress
 from rapo_rllib.settings import Settings
 from rapo_rllib.types import ExpertTrajectory, Question

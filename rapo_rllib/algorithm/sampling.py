@@ -20,9 +20,8 @@ from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.env_runner.stream.ledger import QuestionLedger
 from rapo_rllib.env_runner.stream.runner import Conditions
 from rapo_rllib.env_runner.stream.sampler import StreamSampler
-from rapo_rllib.envs.cursor import QuestionCursor, QuestionOrder
-from rapo_rllib.envs.expert_rows import ExpertRows
-from rapo_rllib.envs.expert_starts import ExpertStarts, GuidedQuestions
+from rapo_rllib.envs.cursor import QuestionCursor
+from rapo_rllib.envs.expert_starts import ExpertRows, ExpertStarts, GuidedQuestions
 from rapo_rllib.envs.unaided_success import UnaidedSuccess
 from rapo_rllib.rollout.retriever import RetrievalFailures
 from rapo_rllib.settings import ObjectiveSettings, Settings, UpdateSettings
@@ -54,7 +53,7 @@ class Sampling:
     ) -> None:
         self._settings, self._cursor, self._mixing, self._buffer_view = settings, cursor, mixing, buffer_view
         self._guides, self._rows = [guide for guide in (starts, rows, unaided) if guide is not None], rows
-        self._order: QuestionOrder = GuidedQuestions(cursor, starts, rows, unaided)
+        self._order = GuidedQuestions(cursor, starts, rows, unaided)
         chance: Any = settings.rollout.retrieval_prob
         self._chance, self._env_steps = Scheduler(fixed_value_or_schedule=chance, framework="torch"), 0
         self._failures = RetrievalFailures(settings.buffer.uri)
@@ -164,7 +163,7 @@ MAX_SAMPLING_ROUNDS = 4  # of dynamic sampling: where hardly a group has signal,
 
 
 def sample_batch(
-    roll_out: RollOut, cursor: QuestionOrder, settings: UpdateSettings, objective: ObjectiveSettings
+    roll_out: RollOut, cursor: GuidedQuestions, settings: UpdateSettings, objective: ObjectiveSettings
 ) -> SampleResult:
     """Roll out the next questions; with dynamic sampling (DAPO), groups without signal are replaced by others.
 
@@ -192,5 +191,5 @@ def _with_signal(result: SampleResult, objective: ObjectiveSettings) -> SampleRe
     return replace(result, groups=[group for group in result.groups if group_has_signal(group, objective)])
 
 
-def _next(cursor: QuestionOrder, count: int) -> list[Question]:
+def _next(cursor: GuidedQuestions, count: int) -> list[Question]:
     return [question for _, question in cursor.take_places(count)]

@@ -30,7 +30,7 @@ from rapo_rllib.envs.base import AnyText
 from rapo_rllib.errors import NotFiniteError, RequestError
 from rapo_rllib.models.loading import cache_folder, resolve_model
 from rapo_rllib.monitoring.progress import Progress
-from rapo_rllib.protocol.turns import RolloutProtocol
+from rapo_rllib.protocol.make import RolloutProtocol
 from rapo_rllib.protocol.worked_steps import choose_shown, worked_tokens
 from rapo_rllib.services.json_files import read_json
 from rapo_rllib.settings import RolloutSettings, Settings, WarmStartSettings

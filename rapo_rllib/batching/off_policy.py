@@ -17,7 +17,7 @@ from functools import partial
 from rapo_rllib.batching.replay import ReplayStore
 from rapo_rllib.errors import RequestError
 from rapo_rllib.protocol.expert_tokens import expert_step, expert_tokens
-from rapo_rllib.protocol.turns import RolloutProtocol
+from rapo_rllib.protocol.make import RolloutProtocol
 from rapo_rllib.types import ExpertTrajectory, Question, Trajectory, TrajectoryGroup
 
 

@@ -42,7 +42,7 @@ RELEASED_CODE: dict[str, Any] = {
         "key_recipe": "last_characters",
         "index": "hnsw",  # index of a server: M 32, efConstruction 200, efSearch 128
     },
-    "env_config": {"reward": {"preset": "released_code"}},  # outcome reward, scorer included: rewards/presets.py
+    "env_config": {"reward": {"preset": "released_code"}},  # outcome reward, scorer included: rewards/terms.py
 }
 
 # The algorithms that RAPO is compared with, each one name for the parts of its objective (docs/algorithm.md section 11). All of
@@ -103,7 +103,7 @@ _ALGORITHMS: dict[str, dict[str, Any]] = {
     },
     # arXiv 2505.10978: beside the trajectory's advantage that of steps from the same state; the discount is its code's
     "gigpo": {**_GRPO, "credit": "gigpo", "step_discount": 0.95},
-    # arXiv 2503.05592: two stages of reward (rewards/presets.py). The paper's objective is REINFORCE++; here it is GRPO's
+    # arXiv 2503.05592: two stages of reward (rewards/terms.py). The paper's objective is REINFORCE++; here it is GRPO's
     "r1_searcher": {**_GRPO, "env_config": {"reward": {"preset": "r1_searcher"}}},
 }
 

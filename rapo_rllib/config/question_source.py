@@ -23,8 +23,7 @@ from rapo_rllib.envs.options import ToolEnvOptions
 from rapo_rllib.envs.questions import QuestionsOptions
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.models.loading import load_tokenizer
-from rapo_rllib.protocol.make import make_protocol
-from rapo_rllib.protocol.turns import RolloutProtocol
+from rapo_rllib.protocol.make import RolloutProtocol, make_protocol
 from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
 from rapo_rllib.settings import Settings
 from rapo_rllib.traces.recorded import read_trace_file

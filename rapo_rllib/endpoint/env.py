@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from rapo_rllib.endpoint.function import GIVEN, agent_function, bound
 from rapo_rllib.envs.options import ToolEnvOptions
 from rapo_rllib.envs.questions import Questions, QuestionsOptions
-from rapo_rllib.protocol.answers import Answers
+from rapo_rllib.protocol.steps import Answers
 from rapo_rllib.rewards import EpisodeStep
 from rapo_rllib.settings import OffPolicySettings
 from rapo_rllib.settings.knobs import knob

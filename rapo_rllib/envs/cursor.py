@@ -5,19 +5,9 @@ from __future__ import annotations
 import bisect
 import random
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rapo_rllib.types import Question
-
-
-class QuestionOrder(Protocol):
-    """Hands out questions, each with its place in the order of the training."""
-
-    def take_places(self, count: int) -> list[tuple[int, Question]]:
-        """The next ``count`` questions; those that were put back come first."""
-
-    def put_back(self, places: Iterable[int]) -> None:
-        """Ask these again."""
 
 
 class QuestionCursor:
@@ -40,7 +30,7 @@ class QuestionCursor:
         return [question for _, question in self.take_places(count)]
 
     def take_places(self, count: int) -> list[tuple[int, Question]]:
-        """Return questions with their places in the order of all epochs; those that were put back come first."""
+        """The next ``count`` questions, each with its place in the order of all epochs; those that were put back come first."""
         return [(place, self._at(place)) for place in (self._next() for _ in range(count))]
 
     def put_back(self, places: Iterable[int]) -> None:

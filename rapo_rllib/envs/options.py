@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 from rapo_rllib.envs.dataset_files import is_file_name
-from rapo_rllib.protocol.answers import Answers
+from rapo_rllib.protocol.steps import Answers
 from rapo_rllib.rewards import RewardOptions, check_scorer, with_reward_preset
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.settings.knobs import Knobs, build, knob

@@ -17,8 +17,7 @@ import gymnasium
 from rapo_rllib.envs.base import TextEnv, info_of
 from rapo_rllib.envs.options import ToolEnvOptions
 from rapo_rllib.errors import ToolError
-from rapo_rllib.protocol.answers import Answers, read_answer
-from rapo_rllib.protocol.steps import parse_step
+from rapo_rllib.protocol.steps import Answers, parse_step, read_answer
 from rapo_rllib.protocol.turns import Call, Observation, Schema, Turn
 from rapo_rllib.rewards import Episode, EpisodeStep, Scorer, reward_terms, shared_scorer, step_rewards
 from rapo_rllib.rewards.score import asks_words

@@ -7,8 +7,9 @@ from typing import Any
 from rapo_rllib.protocol.calls import MakeReader
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.protocol.native import NativeProtocol
-from rapo_rllib.protocol.turns import RolloutProtocol
 from rapo_rllib.settings import ProtocolSettings
+
+RolloutProtocol = ChatProtocol | NativeProtocol  # all that a rollout knows of a format
 
 
 def make_protocol(

@@ -17,8 +17,7 @@ from rapo_rllib.protocol.calls import JSON, CallReader, MakeReader, ReadCalls, e
 from rapo_rllib.protocol.chat import end_ids, said_before, template_end_ids
 from rapo_rllib.protocol.parsers import choose_parser, reader_of
 from rapo_rllib.protocol.steps import parse_step
-from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, tool_message
-from rapo_rllib.protocol.thoughts import Thoughts
+from rapo_rllib.protocol.template import ChatTemplate, Guard, Message, Thoughts, tool_message
 from rapo_rllib.protocol.turns import Call, Observation, Piece, Schema, Turn, in_tags, text_argument
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import Question

@@ -9,8 +9,7 @@ import logging
 from typing import Any
 
 from rapo_rllib.protocol.calls import JSON, CallReader, MakeReader, read_json, read_object
-from rapo_rllib.protocol.template import SAMPLE, SAMPLE_SCHEMA, ChatTemplate
-from rapo_rllib.protocol.thoughts import Thoughts
+from rapo_rllib.protocol.template import SAMPLE, SAMPLE_SCHEMA, ChatTemplate, Thoughts
 
 logger = logging.getLogger(__name__)
 

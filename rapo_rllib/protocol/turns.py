@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rapo_rllib.protocol.calls import read_object
-from rapo_rllib.settings import ProtocolSettings
-from rapo_rllib.types import Question
 
 Schema = dict[str, Any]  # {"type": "function", "function": {"name", "description", "parameters"}}, as chat templates take it
 
@@ -71,38 +69,6 @@ class Piece(NamedTuple):
 
     token_ids: Sequence[int]
     text: str
-
-
-class RolloutProtocol(Protocol):
-    """All that a rollout knows of a format: it makes a prompt of a question, and text to be appended."""
-
-    tokenizer: Any
-    settings: ProtocolSettings
-    end_ids: list[int]  # tokens that end the policy's turn, the usual one first
-    opening: Piece  # between what is appended and the policy's next turn
-    shows_in_turn: bool  # a retrieved step stands in the policy's turn, behind the opening; else it is a turn before it
-
-    @property
-    def tools(self) -> Sequence[str]:
-        """Names of the tools that it knows of."""
-
-    def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
-        """Tokens of the whole prompt, up to where the policy starts to write; ``given`` may bring turns before it. ``[P]``."""
-
-    def stops(self, closing: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-        """Strings that end a step, and the one behind which one more token is asked for; ``closing``: of tools and answer."""
-
-    def read(self, token_ids: Sequence[int], text: str, spill: str, finish: str) -> Turn:
-        """Read one generated step; the arguments are those of a ``Completion``."""
-
-    def written(self, step: str) -> Piece:
-        """Return another agent's step, from the text protocol and without its result, as the policy would write it."""
-
-    def observation(self, observation: str, turn: Turn) -> Piece:
-        """An observation as it is appended behind the turn."""
-
-    def retrieved(self, trace: str) -> Piece:
-        """A step trace as it is shown to the policy."""
 
 
 def text_argument(schema: Schema) -> str | None:

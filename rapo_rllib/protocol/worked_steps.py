@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rapo_rllib.protocol.expert_tokens import ExpertWriter, opened
-from rapo_rllib.protocol.turns import RolloutProtocol
+from rapo_rllib.protocol.make import RolloutProtocol
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import ExpertTrajectory, Trajectory
 

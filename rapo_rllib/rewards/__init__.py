@@ -1,9 +1,8 @@
 """Score episodes. Pure functions of answer, question and episode; environments route to them."""
 
-from rapo_rllib.rewards.presets import with_reward_preset
 from rapo_rllib.rewards.score import Episode, EpisodeStep, Score, Scorer
 from rapo_rllib.rewards.scorers import check_columns, check_scorer, is_own, shared_scorer
-from rapo_rllib.rewards.terms import RewardOptions, reward_terms, step_rewards
+from rapo_rllib.rewards.terms import RewardOptions, reward_terms, step_rewards, with_reward_preset
 
 __all__ = [
     "Episode",

@@ -11,10 +11,10 @@ from typing import Any
 
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import EnvError, RequestError
-from rapo_rllib.protocol.expert_tokens import split_observation
-from rapo_rllib.protocol.same_step import NOTHING_PRINTED, does_the_same
+from rapo_rllib.protocol.expert_tokens import NOTHING_PRINTED, does_the_same, split_observation
+from rapo_rllib.protocol.make import RolloutProtocol
 from rapo_rllib.protocol.steps import boxed_answer, parse_step, render_observation
-from rapo_rllib.protocol.turns import Piece, RolloutProtocol, Turn
+from rapo_rllib.protocol.turns import Piece, Turn
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_answers import EnvResult
 from rapo_rllib.settings import BranchingSettings, RolloutSettings

@@ -16,7 +16,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from rapo_rllib.errors import EnvError, GivenUpError, RequestError, RetrievalError
-from rapo_rllib.protocol.turns import RolloutProtocol, Turn
+from rapo_rllib.protocol.make import RolloutProtocol
+from rapo_rllib.protocol.turns import Turn
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines
 from rapo_rllib.rollout.engine import Completion, Engine, Failure

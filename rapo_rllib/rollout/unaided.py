@@ -14,7 +14,7 @@ from itertools import groupby, takewhile
 from rapo_rllib.buffer.shown_answers import shows_answer
 from rapo_rllib.errors import RequestError
 from rapo_rllib.protocol.expert_tokens import ExpertWriter, split_observation
-from rapo_rllib.protocol.turns import RolloutProtocol
+from rapo_rllib.protocol.make import RolloutProtocol
 from rapo_rllib.types import EXPERT, Question, Retrieval, TokenKind, Trajectory, TrajectoryGroup
 
 

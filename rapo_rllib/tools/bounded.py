@@ -230,8 +230,7 @@ def _tools_of_server(key: str, named: Any, limits: Mapping[str, Any]) -> list[Bo
 
     options, given = build(McpOptions, named), ToolLimits(**limits)
     try:
-        from rapo_rllib.tools.mcp.server import McpServer
-        from rapo_rllib.tools.mcp.tool import McpTool
+        from rapo_rllib.tools.mcp.server import McpServer, McpTool
     except ImportError as error:
         raise ValueError(f"env_config.tools: mcp: {error}: run `pip install 'rapo_rllib[mcp]'`") from error
     server = _servers.get(key)

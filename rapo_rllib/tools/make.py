@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, get_type_hints
 
-from rapo_rllib.tools.base import Tool
-from rapo_rllib.tools.function import function_tool
+from rapo_rllib.errors import ToolError
+from rapo_rllib.tools.base import Tool, ToolLimits, ToolResult
+from rapo_rllib.tools.schema import NAME
 from rapo_rllib.validation import nearest_key, refuse_unknown_keys
 
 # Import paths, so that a tool's packages are loaded only if it is used.
@@ -18,6 +20,12 @@ TOOLS = {
     "python": "rapo_rllib.tools.python:PythonTool",
     "search": "rapo_rllib.corpus.search_tool:CorpusSearch",
     "web_search": "rapo_rllib.web_search.tool:WebSearch",
+}
+_RUNS_WITH = "give every argument a type hint, and the docstring a description and an `Args:` section in Google's style"
+_UNFIT = {
+    inspect.Parameter.VAR_POSITIONAL: "takes *{}: name every argument",
+    inspect.Parameter.VAR_KEYWORD: "takes **{}: name every argument",
+    inspect.Parameter.POSITIONAL_ONLY: "takes {} by its place alone, and calls name their arguments: leave the / out",
 }
 
 
@@ -67,3 +75,114 @@ def _check_options(target: Any, name: Any, options: Mapping[str, Any], first: in
     parameters = dict(list(inspect.signature(target).parameters.items())[first:])
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         refuse_unknown_keys(options, parameters, f"env_config.tools: {name}: options.")
+
+
+class JsonFunction:
+    """A function whose arguments the policy writes as JSON, a single text also as it is; name and schema are the function's.
+
+    Args:
+        function: what it returns is shown: a text as it is, anything else as JSON. What it raises is an observation.
+        name: of the tool.
+
+    Raises:
+        ValueError: a type hint, the docstring, or an argument's description is missing.
+    """
+
+    limits = ToolLimits()
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        from transformers.utils import get_json_schema
+        from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException
+
+        self.name = self.tag = name
+        try:
+            declared = get_json_schema(_outline(function, name))["function"]
+        except (DocstringParsingException, TypeHintParsingException) as error:
+            raise ValueError(f"env_config.tools: function {name!r}: {error}. Fix: {_RUNS_WITH}") from error
+        except Exception as error:  # a hint that no schema can be made of
+            raise ValueError(f"env_config.tools: function {name!r}: no schema can be made of it: {error}") from error
+        self.description, self.parameters = declared["description"], _with_null(declared["parameters"])
+        self._function = function
+
+    def run(self, input: str) -> ToolResult:
+        """Call the function with the arguments in ``input``, a JSON object that fits its schema."""
+        try:
+            found = self._function(**json.loads(input))
+            if isinstance(found, str | ToolResult):
+                return found if isinstance(found, ToolResult) else ToolResult(found)
+            return ToolResult(json.dumps(found, ensure_ascii=False, default=str))
+        except ToolError:
+            raise
+        except Exception as error:
+            return ToolResult(f"{type(error).__name__}: {error}", "exception")
+
+
+def function_tool(function: Callable[..., Any]) -> JsonFunction:
+    """A function as a tool.
+
+    Raises:
+        ValueError: a kind of function that no policy can call, or no schema can be made of it.
+    """
+    name = _name_of(function)
+    if problem := _problem_of(function, name):
+        raise ValueError(f"env_config.tools: function {name!r} {problem}")
+    return JsonFunction(function, name)
+
+
+def _name_of(function: Any) -> str:
+    """Its name; of a partial, that of the function in it, and of an object, that of its class."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _problem_of(function: Any, name: str) -> str:
+    """The reason why a policy cannot call it; empty: it can."""
+    inner = function.func if isinstance(function, partial) else function
+    called = inner if inspect.isroutine(inner) else getattr(inner, "__call__", inner)  # noqa: B004
+    if isinstance(inner, type):
+        return "is a class, and no function: name a tool's class by its import path alone"
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        return "is async: write a plain function"
+    if inspect.isgeneratorfunction(called):
+        return "is a generator: return the whole output"
+    if not NAME.fullmatch(name):
+        return "has no name that a policy can call it by: write it with def, in letters, digits, _ and -"
+    parameters = inspect.signature(function).parameters.values()
+    return next((_UNFIT[p.kind].format(p.name) for p in parameters if p.kind in _UNFIT), "")
+
+
+def _open_parameters(function: Any) -> list[inspect.Parameter]:
+    """Return the parameters that the policy gives: not those that a partial sets."""
+    given = function.keywords if isinstance(function, partial) else {}
+    return [parameter for parameter in inspect.signature(function).parameters.values() if parameter.name not in given]
+
+
+def _outline(function: Any, name: str) -> Callable[..., Any]:
+    """A function with name, docstring, hints and arguments of ``function`` as the policy calls it."""
+    inner: Any = function.func if isinstance(function, partial) else function
+    routine: Any = inner if inspect.isroutine(inner) else getattr(inner, "__call__", None)  # noqa: B004
+
+    def outline() -> None: ...
+
+    parameters, hints = _open_parameters(function), get_type_hints(routine)
+    documented = inspect.getdoc(routine) or ("" if routine is inner else inspect.getdoc(inner))
+    outline.__name__, outline.__doc__ = name, documented
+    outline.__annotations__ = {parameter.name: hints[parameter.name] for parameter in parameters if parameter.name in hints}
+    outline.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return outline
+
+
+def _with_null(schema: Any) -> Any:
+    """The schema with ``nullable``, which is none of JSON schema's words, in words that are."""
+    if isinstance(schema, list):
+        return [_with_null(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: _with_null(part) for key, part in schema.items()}
+    if made.get("nullable") is True:
+        del made["nullable"]
+        kinds = made.get("type")
+        made |= {"type": [*(kinds if isinstance(kinds, list) else [kinds]), "null"]} if kinds else {}
+        made |= {key: [*made[key], extra] for key, extra in (("anyOf", {"type": "null"}), ("enum", None)) if key in made}
+    return made

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import re
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from rapo_rllib.protocol.same_step import NOTHING_PRINTED
-from rapo_rllib.sandbox import SandboxLimits, SandboxResult, shared_sandbox
+from rapo_rllib.errors import ToolError
+from rapo_rllib.protocol.expert_tokens import NOTHING_PRINTED
+from rapo_rllib.sandbox import ENDED, ForkedProcess, LostProcess, SandboxLimits, SandboxResult, shared_sandbox
 from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.tools.base import ToolLimits, ToolResult
-from rapo_rllib.tools.python_session import PythonSession
 
 _BYTES_PER_CHAR = 4  # of UTF-8, at most
 _PATIENCE_S = 30.0  # beyond a call's time: a sandbox that starts, a loaded machine
 _FENCE = re.compile(r"^```[a-zA-Z0-9]*\n(.*?)\n?```$", re.DOTALL)
+LOST = "(the variables of earlier calls are lost)\n"
 
 
 @dataclass(eq=False)
@@ -63,9 +65,13 @@ class PythonTool(Knobs):
         """Run the code in a fresh process; ``ToolError`` if the sandbox is broken."""
         return self.observe(input, lambda code: self.sandbox.run(code, self._sandbox_limits))
 
+    def open(self) -> ForkedProcess:
+        """A fresh process for several calls."""
+        return self.sandbox.open(self._sandbox_limits)
+
     def session(self) -> PythonSession | None:
         """With ``keep_state``, what one trajectory calls."""
-        return PythonSession(lambda: self.sandbox.open(self._sandbox_limits), self.observe) if self.keep_state else None
+        return PythonSession(self) if self.keep_state else None
 
     def observe(self, input: str, run: Callable[[str], SandboxResult]) -> ToolResult:
         """Return what the model reads of its code's result."""
@@ -96,3 +102,67 @@ def _clean(code: str) -> str:
     code = textwrap.dedent(code.strip("\n")).strip()
     fenced = _FENCE.match(code)
     return fenced.group(1).strip("\n") if fenced else code
+
+
+class PythonSession:
+    """The tool in one trajectory: runs all its code in one process, and a new one where that has ended."""
+
+    def __init__(self, tool: PythonTool) -> None:
+        self._tool = tool
+        self._process: ForkedProcess | None = None
+        self._has_run = self._lost = False  # code in this process; earlier variables, which the next result says
+        self._lock, self._closed = threading.Lock(), False
+
+    def run(self, input: str) -> ToolResult:
+        """Run the code after the earlier calls of this trajectory. ``ToolError`` if the sandbox is broken."""
+        return self._tool.observe(input, self._run)
+
+    def _run(self, code: str) -> SandboxResult:
+        started = time.monotonic()
+        try:
+            result = self._live().run(code)
+        except LostProcess as error:
+            self._forget()
+            try:
+                result = self._live().run(code)
+            except LostProcess:
+                raise ToolError("python tool: its sandbox ended twice under a call") from error
+        output = LOST.encode() + result.output if self._lost else result.output
+        self._lost = False
+        if result.outcome in ENDED:
+            self._forget()
+        else:
+            self._has_run = True
+        return SandboxResult(output, result.outcome, time.monotonic() - started)
+
+    def _live(self) -> ForkedProcess:
+        if self._process is not None:
+            return self._process
+        process = self._tool.open()
+        with self._lock:
+            if not self._closed:
+                self._process = process
+                return process
+        process.close()
+        raise ToolError("python tool: the trajectory has ended")
+
+    def _forget(self) -> None:
+        self._end()
+        self._has_run, self._lost = False, self._lost or self._has_run
+
+    def _end(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def fork(self) -> PythonSession:
+        """A fresh session. Raises ``ToolError`` where code has run: its sandbox lets no process be copied."""
+        if self._has_run or self._lost:
+            raise ToolError("python tool: with keep_state a trajectory that has run code does not branch")
+        return PythonSession(self._tool)
+
+    def close(self) -> None:
+        """End the process, for good; a call that was given up, and still runs, ends with it."""
+        self._closed = True
+        self._end()

@@ -1,4 +1,4 @@
-"""Files that step traces come from: one reader per format. Flow: file -> ``formats.read`` -> ``buffer/importing.py``.
+"""Files that step traces come from: one reader per format. Flow: file -> ``formats.read`` -> ``buffer/files.py``.
 
 traces       recorded trajectories                  traces/recorded.py (beside this folder)
 released     {key, value, reward} of the released code  released.py

@@ -13,7 +13,7 @@ from processes import run_until_it_kills_itself
 
 from rapo_rllib.buffer import writing
 from rapo_rllib.buffer.build import ensure_built, step_traces
-from rapo_rllib.buffer.importing import ImportPlan, export_traces, import_traces, survey, usable_traces
+from rapo_rllib.buffer.files import ImportPlan, export_traces, import_traces, survey, usable_traces
 from rapo_rllib.buffer.keys import id_of, trace_id
 from rapo_rllib.buffer.leak_guard import LeakGuard
 from rapo_rllib.buffer.store import StepTraceBuffer

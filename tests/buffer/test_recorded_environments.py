@@ -17,7 +17,7 @@ from chat_templates import ScriptedTurns, tokenizer_of
 from long_game import ROOMS
 from scripted import ByteTokenizer, ScriptedEngine
 
-from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey
+from rapo_rllib.buffer.files import ImportPlan, import_traces, survey
 from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.monitoring.transcripts import write_transcripts
 from rapo_rllib.protocol.make import make_protocol

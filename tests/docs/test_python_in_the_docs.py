@@ -12,7 +12,7 @@ from pages import REPOSITORY, blocks, every, is_a_test
 
 from rapo_rllib import RAPOConfig
 from rapo_rllib.corpus.passages import read_passages
-from rapo_rllib.tools.function import JsonFunction
+from rapo_rllib.tools.make import JsonFunction
 
 HERE = {"docs/algorithm.md", "docs/security.md"}
 ELSEWHERE = {

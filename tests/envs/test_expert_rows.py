@@ -10,7 +10,7 @@ from scripted import END, ByteTokenizer
 from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing
 from rapo_rllib.batching.replay import ReplayStore
 from rapo_rllib.batching.samples import sample_groups
-from rapo_rllib.envs.expert_rows import ExpertRows
+from rapo_rllib.envs.expert_starts import ExpertRows
 from rapo_rllib.protocol.chat import ChatProtocol
 from rapo_rllib.settings import ObjectiveSettings, ProtocolSettings
 from rapo_rllib.types import ExpertTrajectory, Question, TokenKind, Trajectory, TrajectoryGroup

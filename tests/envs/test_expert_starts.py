@@ -12,8 +12,8 @@ import pytest
 from rapo_rllib.batching.off_policy import OffPolicyMixing
 from rapo_rllib.batching.replay import ReplayStore
 from rapo_rllib.envs.cursor import QuestionCursor
-from rapo_rllib.envs.expert_rows import ExpertRows
 from rapo_rllib.envs.expert_starts import (
+    ExpertRows,
     ExpertStarts,
     GuidedQuestions,
     signal_chance,

@@ -3,9 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from rapo_rllib.envs.word_problems.env import WordProblemQuestions, WordProblems, WordProblemsOptions
+from rapo_rllib.envs.word_problems.env import WordProblem, WordProblemQuestions, WordProblems, WordProblemsOptions, compositions
 from rapo_rllib.envs.word_problems.pieces import THEMES
-from rapo_rllib.envs.word_problems.problem import WordProblem, compositions
 from rapo_rllib.protocol.steps import parse_step
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.tools.python import PythonTool

@@ -143,10 +143,6 @@ def test_format(text: str, boxed: bool, plain: bool) -> None:
     assert format_ok(text, SETTINGS, require_boxed=False) is plain
 
 
-def test_an_observation_stands_on_lines_of_its_own() -> None:
-    assert render_observation("8", SETTINGS) == "\n<result>\n8\n</result>\n"
-
-
 @pytest.mark.parametrize(
     ("output", "shown"),
     [

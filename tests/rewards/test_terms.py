@@ -5,8 +5,6 @@ import pytest
 
 from rapo_rllib.envs.options import ToolEnvOptions, read_options
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.protocol.steps import last_box
-from rapo_rllib.rewards.presets import with_reward_preset
 from rapo_rllib.rewards.score import WRONG, Episode, EpisodeStep, Score
 from rapo_rllib.rewards.terms import RewardOptions, reward_terms, step_rewards, well_formed
 from rapo_rllib.rollout.env_calls import EnvPool
@@ -44,28 +42,6 @@ def test_terms_add_up(keys: dict, score: Score, episode: dict, total: float) -> 
     assert math.fsum(reward_terms(score, RewardOptions(**keys), **episode).values()) == pytest.approx(total)
 
 
-def test_named_terms_are_kept_apart() -> None:
-    terms = reward_terms(Score(0.7, True, {"short": -0.3, "right": 1.0}), RewardOptions(), format_ok=True, all_tools=False)
-    assert terms == {
-        "short": -0.3,
-        "right": 1.0,
-        "format": 0.0,
-        "bad_format": 0.0,
-        "called_tool": 0.0,
-        "all_tools": 0.0,
-        "tool_error": 0.0,
-    }
-
-
-def test_a_preset_gives_what_is_not_given() -> None:
-    found = with_reward_preset({"reward": {"preset": "released_code", "all_tools": 0.2}, "tools": ["python"]})
-    assert (found["scorer"], found["tools"]) == ("qa", ["python"])
-    assert (found["reward"]["all_tools"], found["reward"]["bad_format"]) == (0.2, -1.0)
-    assert with_reward_preset({"reward": "released_code", "scorer": "math"})["scorer"] == "math"
-    for plain in ({}, {"reward": {"format": 1}}, {"reward": {"preset": None}}, {"scorer": "qa"}):
-        assert with_reward_preset(plain) == plain
-
-
 CALL = EpisodeStep("<think>Add.</think><python>3 + 5</python>", "python", "8")
 
 
@@ -101,12 +77,6 @@ def test_formats(steps: list, final_step: bool, whole_text: bool) -> None:
 
 def test_the_text_of_an_episode() -> None:
     assert Episode((CALL, EpisodeStep(GOOD))).text == f"{CALL.text}\n<result>\n8\n</result>\n{GOOD}"
-
-
-def test_the_last_box() -> None:
-    assert last_box("\\boxed{1} and \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
-    assert last_box("\\boxed{1} and \\boxed{2") == "1"
-    assert last_box("none") is None
 
 
 def test_steps_have_what_the_scorer_and_their_failed_calls_earned_them() -> None:

@@ -14,8 +14,7 @@ from rapo_rllib.batching.off_policy import ExpertSource, OffPolicyMixing
 from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import RequestError
 from rapo_rllib.protocol.expert_tokens import expert_tokens
-from rapo_rllib.protocol.make import make_protocol
-from rapo_rllib.protocol.turns import RolloutProtocol
+from rapo_rllib.protocol.make import RolloutProtocol, make_protocol
 from rapo_rllib.protocol.worked_steps import Shown, worked_tokens
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop

@@ -13,8 +13,7 @@ from test_loop import OneTrace
 
 from rapo_rllib.buffer.growth import grown_candidates
 from rapo_rllib.envs.tool_env import ToolEnv
-from rapo_rllib.protocol.make import make_protocol
-from rapo_rllib.protocol.turns import RolloutProtocol
+from rapo_rllib.protocol.make import RolloutProtocol, make_protocol
 from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from rapo_rllib.tools.calculator import Calculator
-from rapo_rllib.tools.make import make_tool
 
 
 @pytest.mark.parametrize(
@@ -40,10 +39,3 @@ def test_anything_else_is_told_what_a_call_looks_like(call: str) -> None:
 
 def test_division_by_zero() -> None:
     assert [Calculator().run(call).error for call in ("1 / 0", "1 // 0.0", "0 * 0")] == ["zero", "zero", None]
-
-
-def test_it_has_a_short_name() -> None:
-    tool = make_tool("calculator")
-    assert isinstance(tool, Calculator) and tool.tag == "calculator"
-    with pytest.raises(ValueError, match=r"unknown key .*options.digits"):
-        make_tool("calculator", digits=3)

@@ -11,11 +11,8 @@ class Echo:
     tag = "say"
     limits = ToolLimits()
 
-    def __init__(self, times: int = 1) -> None:
-        self.times = times
-
     def run(self, input: str) -> ToolResult:
-        return ToolResult(input * self.times)
+        return ToolResult(input)
 
 
 class Needs(Echo):
@@ -33,11 +30,6 @@ def test_by_short_name_with_options() -> None:
     assert isinstance(tool, PythonTool)
     assert isinstance(tool, Tool)
     assert (tool.timeout_s, tool.memory_mb, tool.max_output_chars) == (2, 300, 2000)
-
-
-@pytest.mark.parametrize("path", [f"{__name__}:Echo", f"{__name__}.Echo"])
-def test_by_import_path(path: str) -> None:
-    assert make_tool(path, times=2).run("ab").text == "abab"
 
 
 @pytest.mark.parametrize(

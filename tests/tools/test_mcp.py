@@ -265,7 +265,7 @@ def test_bad_entries(given: dict[str, Any], message: str) -> None:
 _HOLDS = """import sys, time
 from rapo_rllib.tools.mcp.options import McpOptions
 from rapo_rllib.tools.mcp.server import McpServer
-from rapo_rllib.tools.mcp.tool import text_of
+from rapo_rllib.tools.mcp.server import text_of
 session = McpServer(McpOptions(command=sys.executable, args=(sys.argv[1],))).session()
 print(text_of(session.call("add", {"amount": 1}, 250)), flush=True)
 time.sleep(600)

@@ -26,8 +26,7 @@ from rapo_rllib.tools.base import ToolLimits
 from rapo_rllib.tools.mcp import server as server_module
 from rapo_rllib.tools.mcp.connection import ServerHungError, ServerLostError
 from rapo_rllib.tools.mcp.options import McpOptions
-from rapo_rllib.tools.mcp.server import McpServer, McpSession, _shown_tools
-from rapo_rllib.tools.mcp.tool import McpTool, text_of
+from rapo_rllib.tools.mcp.server import McpServer, McpSession, McpTool, _shown_tools, text_of
 from rapo_rllib.tools.schema import check_parameters, problem_of
 from rapo_rllib.types import Question
 

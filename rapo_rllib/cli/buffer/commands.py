@@ -76,7 +76,7 @@ def import_(
     """Embed the traces of FILES and store them. Run it again to go on after an interruption, or to add more."""
     made = {"embedder": embedder, "pooling": pooling, "key_recipe": key_recipe, "key_history_tokens": key_history_tokens}
     with opened(uri, collection, made) as buffer:
-        from rapo_rllib.buffer.importing import ImportPlan, import_traces, survey
+        from rapo_rllib.buffer.files import ImportPlan, import_traces, survey
 
         plan = ImportPlan(tuple(files), format, source, max_traces, min_reward, evaluation_guard(evaluation))
         report = survey(plan)
@@ -140,7 +140,7 @@ def export(
 ) -> None:
     """Write every step trace, with all that is known of it, to FILE; `import` makes the same buffer of it."""
     with opened(uri, collection) as buffer:
-        from rapo_rllib.buffer.importing import export_traces
+        from rapo_rllib.buffer.files import export_traces
 
         count = export_traces(buffer, file, overwrite)
         typer.echo(f"{file} holds the {count:,} step traces of {buffer.uri} ({collection}).")

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from rapo_rllib.envs.cursor import QuestionOrder
+from rapo_rllib.envs.expert_starts import GuidedQuestions
 from rapo_rllib.types import Question, TrajectoryGroup
 
 
@@ -58,7 +58,7 @@ class QuestionLedger:
     """
 
     def __init__(
-        self, cursor: QuestionOrder, batch_size: int, max_staleness: int, waits: bool = False, max_rounds: int = 1
+        self, cursor: GuidedQuestions, batch_size: int, max_staleness: int, waits: bool = False, max_rounds: int = 1
     ) -> None:
         self._cursor, self.batch_size, self.max_staleness, self._waits = cursor, batch_size, max_staleness, waits
         self._max_rounds = max_rounds

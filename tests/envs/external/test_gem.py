@@ -74,15 +74,6 @@ def mastermind(so_far: str, form: str) -> str:
     return form.format(f"{first} {second if 'At turn 1' in so_far else other}")
 
 
-def test_rewards_of_steps_add_up_to_success() -> None:
-    """Mastermind pays each new peg: no step earns 1, and all together do."""
-    env = begun(MASTERMIND, 5)
-    _, one, terminated, _, _ = env.step(mastermind("", "<act>{}</act>"))
-    assert (one, terminated) == (0.5, False)
-    _, two, terminated, _, info = env.step(mastermind("At turn 1", "<act>{}</act>"))
-    assert (two, terminated, info["correct"]) == (0.5, True, True)
-
-
 def test_episodes_of_a_seed_are_alike_whoever_plays_between() -> None:
     """gem draws from the generators of the process: 2048's tiles must be those of the episode, and ours must stay."""
     config = {"id": "game:Game2048-v0-easy", "action_tag": "act"}

@@ -22,7 +22,7 @@ from rapo_rllib.types import Question, TrajectoryGroup
 pytest.importorskip("websockets")
 pytest.importorskip("openenv.core", reason="pip install --no-deps openenv-core, and fastmcp")
 
-from rapo_rllib.envs.external import openenv_env, openenv_session
+from rapo_rllib.envs.external import openenv_env
 from rapo_rllib.envs.external.openenv_env import OpenEnv
 
 pytestmark = pytest.mark.process
@@ -129,7 +129,7 @@ def test_a_hung_server_is_given_up_within_the_deadline(monkeypatch: pytest.Monke
     with served() as house:
         env = OpenEnv({"url": house.url, "observation_field": "text"})
         begun(env)
-        monkeypatch.setattr(openenv_session, "ANSWER_S", 5.0)
+        monkeypatch.setattr(openenv_env, "ANSWER_S", 5.0)
         start = time.monotonic()
         with pytest.raises(EnvError, match="step: the server has not answered within 5 s"):
             env.step("hang")
