@@ -41,27 +41,6 @@ def made(config: dict[str, Any]) -> RAPOConfig:
     return RAPOConfig().update_from_dict({key: first_choice(value) for key, value in config.items()})
 
 
-def test_all_are_here() -> None:
-    names = {path.name for path in EXAMPLES}
-    assert names >= {
-        "rapo_math.yaml",
-        "rapo_math_gpu.yaml",
-        "rapo_gsm8k.yaml",
-        "rapo_math_7b.yaml",
-        "rapo_math_lora.yaml",
-        "grpo_math.yaml",
-        "rapo_sweep.yaml",
-        "rapo_asha.yaml",
-        "rapo_pbt.yaml",
-        "arpo_math.yaml",
-        "rapo_search.yaml",
-        "rapo_reasoning_gym.yaml",
-        "rapo_tau2_retail.yaml",
-        "rapo_treasure_hunt.yaml",
-        "rapo_agent.yaml",
-    }
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_key_is_known_and_every_value_possible(path: Path) -> None:
     for config in configs(path):

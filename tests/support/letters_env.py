@@ -41,26 +41,3 @@ def log_episode(episode: Any, metrics_logger: Any, **kwargs: Any) -> None:
 def weights(learner: Any) -> np.ndarray:
     """One matrix of a learner's policy; where it is sharded, all learners must be asked."""
     return full_tensor(learner.policy.language_model.model.layers[3].mlp.up_proj.weight.detach()).numpy().copy()
-
-
-class Counted(Letters):
-    """Pays the number of env steps that it is told the training has sampled, as a schedule of the reward reads it; -1: none."""
-
-    env_steps: int | None = None
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return "", -1.0 if self.env_steps is None else float(self.env_steps), True, False, {}
-
-
-class Broken(Letters):
-    """Raises in each step but the first ``env_config["works"]``."""
-
-    def __init__(self, env_config: dict[str, Any]) -> None:
-        super().__init__(env_config)
-        self.works = int(env_config["works"])
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        self.works -= 1
-        if self.works < 0:
-            raise RuntimeError(f"shop {self.works} is closed")
-        return super().step(action)
