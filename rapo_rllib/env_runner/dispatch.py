@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +42,7 @@ def sample_questions(
         result: SampleResult = env_runner_group.local_env_runner.sample(questions=questions, **sample_arguments)
         return result
     missing, total, fruitless = list(questions), SampleResult(), 0
+    found: list[TrajectoryGroup | None] = []
     while missing:
         if fruitless == _MAX_FRUITLESS_ROUNDS:
             raise RuntimeError(
@@ -63,10 +63,11 @@ def sample_questions(
         for part in parts:
             total.extend(part)
         fruitless = 0 if parts else fruitless + 1
-        missing = _without(questions, total.groups)
+        found = _in_order(total.groups, questions)
+        missing = [question for question, group in zip(questions, found, strict=True) if group is None]
         if missing:
             logger.warning("%d questions were lost with their env runner and are sampled again", len(missing))
-    total.groups = _in_order(total.groups, questions)
+    total.groups = [group for group in found if group is not None]
     return total
 
 
@@ -81,23 +82,12 @@ def _check_answered(env_runner_group: Any, asked: Sequence[int], answers: int, t
         )
 
 
-def _without(questions: Sequence[Question], groups: Sequence[TrajectoryGroup]) -> list[Question]:
-    """List questions that no group has come back for; one that was asked twice needs two."""
-    returned = Counter(group.question.id for group in groups)
-    missing = []
-    for question in questions:
-        if returned[question.id]:
-            returned[question.id] -= 1
-        else:
-            missing.append(question)
-    return missing
-
-
-def _in_order(groups: Sequence[TrajectoryGroup], questions: Sequence[Question]) -> list[TrajectoryGroup]:
-    waiting: dict[str, list[TrajectoryGroup]] = {}
-    for group in groups:
-        waiting.setdefault(group.question.id, []).append(group)
-    return [waiting[question.id].pop(0) for question in questions]
+def _in_order(groups: Sequence[TrajectoryGroup], questions: Sequence[Question]) -> list[TrajectoryGroup | None]:
+    """The group of each question, None where none has come back; a question that was asked twice needs two."""
+    returned: dict[str, list[TrajectoryGroup]] = {}
+    for group in reversed(groups):
+        returned.setdefault(group.question.id, []).append(group)
+    return [returned[question.id].pop() if returned.get(question.id) else None for question in questions]
 
 
 def _living_runners(env_runner_group: Any, restore: Callable[[], Any], timeout_s: float) -> list[int]:

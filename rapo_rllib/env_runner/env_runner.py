@@ -187,7 +187,8 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             raise ValueError("retrieval_prob is missing: give the chance of a retrieval with questions")
         self._retrieval_prob = retrieval_prob
         observer = self._observer() if self._callbacks.listens else None
-        groups = self._roll_out(questions, retrieval_prob, explore is False, group_size, observer, env_steps)
+        how = {"greedy": explore is False, "group_size": group_size, "env_steps": env_steps}
+        groups = self._roll_out(questions, observer, retrieval_prob=retrieval_prob, **how)
         if observer is not None:
             self.hand_on(observer.take(groups))
         return SampleResult(groups, [self.loop.stats], [self.metrics.reduce()])
@@ -214,11 +215,12 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             self.own_questions.restart()
             self._asked_by = self.policy_version
         take = self.own_questions.take_held_out if held_out else self.own_questions.take
-        sampled, episodes = SampleResult(), []
+        chance, sampled, episodes = 0.0 if held_out else self._retrieval_prob, SampleResult(), []
+        how = {"retrieval_prob": chance, "greedy": greedy, "group_size": size, "env_steps": env_steps}
         while missing := missing_episodes(sampled, wanted, timesteps):
             observer = self._observer()
             questions = take(-(-missing // size))
-            groups = self._roll_out(questions, 0.0 if held_out else self._retrieval_prob, greedy, size, observer, env_steps)
+            groups = self._roll_out(questions, observer, **how)
             sampled.extend(SampleResult(groups, [self.loop.stats]))
             whole = [one for one in observer.take(groups) if one.get_infos(-1)["end"] != "error"]
             if not whole:
@@ -232,23 +234,9 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
     def _observer(self) -> EpisodeObserver:
         return EpisodeObserver(self._callbacks)
 
-    def _roll_out(
-        self,
-        questions: Sequence[Question],
-        retrieval_prob: float,
-        greedy: bool,
-        group_size: int | None,
-        observer: EpisodeObserver | None,
-        env_steps: int | None,
-    ) -> list[TrajectoryGroup]:
-        groups = self.loop.run(
-            questions,
-            retrieval_prob=retrieval_prob,
-            greedy=greedy,
-            group_size=group_size,
-            env_steps=env_steps,
-            observer=observer,
-        )
+    def _roll_out(self, questions: Sequence[Question], observer: EpisodeObserver | None, **how: Any) -> list[TrajectoryGroup]:
+        """Roll out as ``RolloutLoop.run`` does."""
+        groups = self.loop.run(questions, observer=observer, **how)
         add_unaided(groups, self.settings.objective.shown_steps, self.loop.chat)
         return groups
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rapo_rllib.config.question_source import QuestionSource
 from rapo_rllib.errors import RetrievalError
@@ -15,7 +15,7 @@ from rapo_rllib.weights.sync import VLLM_TRANSFERS
 if TYPE_CHECKING:
     from rapo_rllib.buffer.layered import LayeredBuffer
     from rapo_rllib.protocol.make import RolloutProtocol
-    from rapo_rllib.rollout.loop import AgentLoop, RolloutLoop
+    from rapo_rllib.rollout.loop import RolloutLoop
     from rapo_rllib.rollout.retriever import Retriever, TraceSource
     from rapo_rllib.rollout.vllm.engine import VLLMEngine
 
@@ -45,7 +45,9 @@ def make_engine(settings: Settings, seed: int) -> VLLMEngine:
 
 def make_loop(settings: Settings, source: QuestionSource, engine: VLLMEngine, layers: LayeredBuffer | None) -> RolloutLoop:
     """The rollout loop over engine, environments and buffer; without one it does not retrieve."""
+    from rapo_rllib.endpoint.env import AgentEnv
     from rapo_rllib.protocol.make import make_protocol
+    from rapo_rllib.protocol.native import NativeProtocol
     from rapo_rllib.rollout.env_calls import EnvPool, check_copies
     from rapo_rllib.rollout.loop import RolloutLoop
     from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
@@ -55,7 +57,12 @@ def make_loop(settings: Settings, source: QuestionSource, engine: VLLMEngine, la
     if settings.rollout.branching is not None:
         check_copies(probe)
     chat = make_protocol(load_tokenizer(settings.model), settings.protocol, probe, vllm_call_reader)
-    agents = _make_agents(chat, probe)
+    agents = None
+    if isinstance(probe.unwrapped, AgentEnv):
+        from rapo_rllib.endpoint.loop import Agents
+
+        assert isinstance(chat, NativeProtocol)  # its environment knows no other format
+        agents = Agents(chat, vllm_call_reader)
     probe.close()
     envs = EnvPool(make_env, settings.protocol.answer_tag)
     retriever = None if layers is None else make_retriever(settings, layers)
@@ -70,20 +77,6 @@ def make_retriever(settings: Settings, source: TraceSource) -> Retriever:
     return Retriever(
         source, selection=buffer.selection, top_k=buffer.top_k, fallback_text=buffer.fallback_text, noise=noise, seed=seed
     )
-
-
-def _make_agents(chat: RolloutProtocol, env: Any) -> AgentLoop | None:
-    """Make the runner of agents with a loop of their own, where the environment is theirs."""
-    from rapo_rllib.endpoint.env import AgentEnv
-
-    if not isinstance(env.unwrapped, AgentEnv):
-        return None
-    from rapo_rllib.endpoint.loop import Agents
-    from rapo_rllib.protocol.native import NativeProtocol
-    from rapo_rllib.rollout.vllm.tool_calls import vllm_call_reader
-
-    assert isinstance(chat, NativeProtocol)  # its environment knows no other format
-    return Agents(chat, vllm_call_reader)
 
 
 def open_layers(settings: Settings) -> LayeredBuffer:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine
+from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine, solve
 
 from rapo_rllib.agents.agent import Attempt, OffPolicyAgent, in_words
 from rapo_rllib.errors import AgentError, RequestError
@@ -22,13 +22,6 @@ from rapo_rllib.types import EXPERT, Question, TokenKind
 QUESTIONS = [Question(f"q{i}", f"What is {i} + 1?", str(i + 1)) for i in range(9)]
 PROTOCOL = ProtocolSettings(system_prompt="")
 SIZE = 2
-
-
-def solve(so_far: str) -> str:
-    question = so_far.rsplit("What is ", 1)[1]
-    if "<result>" not in question:
-        return f"<python>{question.split('?')[0]}</python>"
-    return f"<answer>{question.rsplit('<result>', 1)[1].split('</result>')[0].strip()}</answer>"
 
 
 class Foreign(ScriptedEngine):

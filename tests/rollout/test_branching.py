@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from scripted import CalculatorEnv, ScriptedEngine, scripted_loop
-from test_loop import QUESTIONS, OneTrace, calls, solve
+from scripted import CalculatorEnv, OneTrace, ScriptedEngine, calls, scripted_loop, solve
+from test_loop import QUESTIONS
 
 from rapo_rllib.rollout.engine import Completion, GenerationRequest
 from rapo_rllib.rollout.env_calls import EnvPool

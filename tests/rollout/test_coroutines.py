@@ -10,8 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from scripted import CalculatorEnv, ScriptedEngine, TellingPool, scripted_loop
-from test_loop import OneTrace, solve
+from scripted import CalculatorEnv, OneTrace, ScriptedEngine, TellingPool, scripted_loop, solve
 
 from rapo_rllib.rollout.call_threads import CallThreads
 from rapo_rllib.rollout.coroutines import Coroutines, result_of

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
-from scripted import CalculatorEnv, ScriptedEngine, TellingPool, scripted_loop
+from scripted import CalculatorEnv, OneTrace, ScriptedEngine, TellingPool, calls, scripted_loop
 from test_branching import MoodyEngine, unsure_after_a_result
-from test_loop import QUESTIONS, OneTrace, calls
+from test_loop import QUESTIONS
 
 from rapo_rllib.algorithm.sampling import SampleResult
 from rapo_rllib.env_runner.metrics import rollout_metrics

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from chat_templates import FAMILIES, ScriptedTurns, tokenizer_of
-from scripted import CalculatorEnv, ScriptedEngine, scripted_loop
-from test_loop import OneTrace
+from scripted import CalculatorEnv, OneTrace, ScriptedEngine, scripted_loop
 
 from rapo_rllib.batching.samples import sample_groups
 from rapo_rllib.buffer.growth import grown_candidates

@@ -8,45 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from scripted import CalculatorEnv, ScriptedEngine, scripted_loop
+from scripted import TRACE, CalculatorEnv, OneTrace, ScriptedEngine, calls, scripted_loop, solve
 
 from rapo_rllib.errors import EngineError
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
-from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace, TokenKind
+from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, TokenKind
 
 QUESTIONS = [Question(id=f"q{i}", text=f"What is {i} + 1?", answer=str(i + 1)) for i in range(3)]
-TRACE = StepTrace(id="t1", question="", history="", text="<python>9</python>", reward=1.0, source="expert")
-
-
-def solve(so_far: str) -> str:
-    """Call the tool once for the last question asked, then answer with its result."""
-    question = so_far.rsplit("What is ", 1)[1]
-    if "<result>" not in question:
-        return f"<python>{question.split('?')[0]}</python>"
-    result = question.rsplit("<result>", 1)[1].split("</result>")[0].strip()
-    return f"<answer>{result}</answer>"
-
-
-def calls(count: int) -> Callable[[str], str]:
-    """Call the tool ``count`` times before the answer."""
-
-    def script(so_far: str) -> str:
-        question = so_far.rsplit("What is ", 1)[1]
-        return f"<python>{question.split('?')[0]}</python>" if question.count("<result>") < count else solve(so_far)
-
-    return script
-
-
-class OneTrace:
-    """Answers every query with the same trace, and remembers the batches."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[HistoryQuery]] = []
-
-    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
-        self.batches.append(list(queries))
-        return [[RetrievedTrace(TRACE, 0.9)] for _ in queries]
 
 
 def make_loop(
@@ -57,13 +26,6 @@ def make_loop(
     **settings: Any,
 ) -> RolloutLoop:
     return scripted_loop(ScriptedEngine(script, latency), make_env, source, **{"num_hybrid": 2, **settings})
-
-
-def test_groups_come_back_in_order_and_solved() -> None:
-    groups = make_loop().run(QUESTIONS)
-    assert [g.question.id for g in groups] == ["q0", "q1", "q2"]
-    assert all(len(g.trajectories) == 4 and g.rewards == [1.0] * 4 for g in groups)
-    assert {t.end for g in groups for t in g.trajectories} == {"answer"}
 
 
 def test_token_kinds_partition_the_response() -> None:

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from milvus_server import MilvusServer
 from relay import Relay
-from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine, scripted_loop
+from scripted import ByteTokenizer, CalculatorEnv, ScriptedEngine, calls, scripted_loop
 from test_loop import QUESTIONS as ASKED
-from test_loop import calls
 
 from rapo_rllib.agents.agent import OffPolicyAgent
 from rapo_rllib.buffer.store import StepTraceBuffer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from calculator_turns import call, solve
 from chat_templates import FAMILIES, ScriptedTurns, tokenizer_of
-from test_loop import OneTrace
+from scripted import OneTrace
 
 from rapo_rllib.buffer.growth import grown_candidates
 from rapo_rllib.envs.tool_env import ToolEnv

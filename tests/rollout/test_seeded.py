@@ -37,16 +37,12 @@ def splitmix64(value: int) -> int:
 
 @pytest.mark.parametrize(("seed", "position", "token"), [(0, 0, 0), (2**31 - 1, 4095, 152_063), (11, 7, 49_151)])
 def test_the_hash_by_plain_numbers(seed: int, position: int, token: int) -> None:
+    assert splitmix64(0) == 0xE220A8397B1DCDAF  # the first number that SplitMix64 is known to give
     key = splitmix64(seed * 2**32 + position)
     assert row_keys([seed], [position])[:, 0].tolist() == [key >> 32, key % 2**32]
     expected = mix((mix(token * 0x9E3779B1 % 2**32 ^ (key >> 32)) + key) % 2**32)
     found = uniform_noise(row_keys([seed], [position]), token_keys(token + 1))[0, token]
     assert float(found) == pytest.approx((expected + 0.5) / 2**32, rel=1e-6)
-
-
-def test_splitmix_has_its_published_start() -> None:
-    """Of the seed 0 the first number that SplitMix64 is known to give."""
-    assert row_keys([0], [0])[:, 0].tolist() == [0xE220A839, 0x7B1DCDAF]
 
 
 def test_keys_of_all_rows_differ() -> None:
@@ -58,11 +54,6 @@ def test_noise_of_a_row_does_not_depend_on_the_batch() -> None:
     together = uniform_noise(row_keys([5, 9, 5], [0, 4, 1]), token_keys(100))
     assert torch.equal(together[1], uniform_noise(row_keys([9], [4]), token_keys(100))[0])
     assert not torch.equal(together[0], together[2])
-
-
-def test_noise_is_uniform() -> None:
-    counts = torch.histc(uniform_noise(keys_of(ROWS), TOKENS), 256, 0, 1)
-    assert stats.chisquare(counts.numpy()).pvalue > LEAST_P
 
 
 @pytest.mark.parametrize("step", [(1, 0), (0, 1), (1, 1), (7, 0), (0, 64)])

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from test_loop import QUESTIONS, OneTrace, make_loop
+from scripted import OneTrace
+from test_loop import QUESTIONS, make_loop
 
 from rapo_rllib.types import TokenKind, Trajectory
 

@@ -52,19 +52,6 @@ def test_an_environments_rewards_stay_with_their_steps() -> None:
     assert [step.state for step in found.steps] == ["", "saw 1", "saw 2"]
 
 
-class PaidAndJudged(PaidSteps):
-    """Takes something back where a budget ends the episode."""
-
-    def truncate(self) -> tuple[float, dict]:
-        return -0.125, {"correct": False, "format_ok": False}
-
-
-def test_what_a_step_was_paid_stays_where_a_budget_ends_the_episode() -> None:
-    found = rolled_out(PaidAndJudged, max_steps=2)
-    assert [step.reward for step in found.steps] == [0.5, 0.375] and found.reward == 0.875
-    assert found.step_rewards == [0.5, 0.375]
-
-
 def test_a_reward_of_a_step_that_there_is_not_is_an_error() -> None:
     found = rolled_out(PaidTooMany)
     assert found.failed and "info['step_rewards'] has 4 rewards for 3 steps" in found.error

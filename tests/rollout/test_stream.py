@@ -8,9 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scripted import ByteTokenizer, CalculatorEnv
+from scripted import ByteTokenizer, CalculatorEnv, OneTrace, solve
 from test_branching import MoodyEngine, unsure_after_a_result
-from test_loop import OneTrace, solve
 
 from rapo_rllib.env_runner.metrics import staleness_metrics
 from rapo_rllib.env_runner.stream.runner import Conditions, Order, RunnerStream

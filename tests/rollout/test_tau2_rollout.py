@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import tau2_retail_shop as shop
 from chat_templates import ScriptedTurns, tokenizer_of
-from scripted import ByteTokenizer, ScriptedEngine
+from scripted import ByteTokenizer, OneTrace, ScriptedEngine
 from tau2 import NATIVE, all_questions, corrupted
 from tau2_retail import Tau2Retail
-from test_loop import OneTrace
 
 from rapo_rllib.buffer.build import step_traces
 from rapo_rllib.protocol.make import make_protocol

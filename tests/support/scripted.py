@@ -15,8 +15,9 @@ from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.retriever import Retriever
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
-from rapo_rllib.types import Question
+from rapo_rllib.types import HistoryQuery, Question, RetrievedTrace, StepTrace
 
+TRACE = StepTrace(id="t1", question="", history="", text="<python>9</python>", reward=1.0, source="expert")
 END = 0  # the byte that ends a turn, where a tokenizer has such a token
 
 
@@ -147,6 +148,36 @@ class CalculatorEnv(gymnasium.Env):
             return str(eval(expression, {"__builtins__": {}})), 0.0, False, False, {"tool": "python", "tool_seconds": 0.0}
         correct = f"<answer>{self.question.answer}</answer>" in action
         return "", float(correct), True, False, {"correct": correct, "format_ok": "</answer>" in action}
+
+
+def solve(so_far: str) -> str:
+    """Call the tool once for the last question asked, then answer with its result."""
+    question = so_far.rsplit("What is ", 1)[1]
+    if "<result>" not in question:
+        return f"<python>{question.split('?')[0]}</python>"
+    result = question.rsplit("<result>", 1)[1].split("</result>")[0].strip()
+    return f"<answer>{result}</answer>"
+
+
+def calls(count: int) -> Callable[[str], str]:
+    """Call the tool ``count`` times before the answer."""
+
+    def script(so_far: str) -> str:
+        question = so_far.rsplit("What is ", 1)[1]
+        return f"<python>{question.split('?')[0]}</python>" if question.count("<result>") < count else solve(so_far)
+
+    return script
+
+
+class OneTrace:
+    """Answers every query with the same trace, and remembers the batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[HistoryQuery]] = []
+
+    def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
+        self.batches.append(list(queries))
+        return [[RetrievedTrace(TRACE, 0.9)] for _ in queries]
 
 
 class TellingPool(EnvPool):
