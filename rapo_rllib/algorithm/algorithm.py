@@ -28,7 +28,7 @@ from ray.rllib.utils.metrics import (
 from ray.tune.result import TRIAL_INFO
 
 from rapo_rllib.algorithm.config import RAPOConfig
-from rapo_rllib.algorithm.off_policy import make_mixing, make_starts
+from rapo_rllib.algorithm.off_policy import make_mixing, make_starts, open_buffer
 from rapo_rllib.algorithm.run_summary import RunSummary
 from rapo_rllib.algorithm.sampling import Sampling
 from rapo_rllib.algorithm.trial_files import RunName, keep_not_finite, write_held_out, write_trial_transcripts
@@ -89,8 +89,6 @@ class RAPO(Algorithm):
         self._evaluated_version: int | None = None  # of the weights that the last evaluation saw
         self._evaluations, self._evaluation_s = 0, 0.0  # in all, and seconds in this iteration
         if settings.uses_retrieval:
-            from rapo_rllib.algorithm.off_policy import open_buffer
-
             named = (self.progress, self.run_name, self.test_questions, train_questions)
             self._buffer, self._buffer_updater = open_buffer(settings, source, *named)
         self._warm_start = warm_start(config, self.progress)
@@ -280,17 +278,15 @@ class RAPO(Algorithm):
             for name, value in kept.items():
                 self.metrics.log_value(("buffer", name), value, window=1)
         self._all_engines("wake")
-        self._log_sync(self._timed_sync(), result)
+        with self._timed("sync"):
+            report = self.sync_engines()
+        self._log_sync(report, result)
         self._sampling.end_update()
 
     def _all_engines(self, method: str) -> None:
         """Put the engines to sleep or wake them, where ``engine.sleep`` asks for it."""
         if self.settings.engine.sleep:
             self.env_runner_group.foreach_env_runner(method, local_env_runner=self.settings.rllib.num_env_runners == 0)
-
-    def _timed_sync(self) -> SyncReport:
-        with self._timed("sync"):
-            return self.sync_engines()
 
     def _log_sync(self, report: SyncReport, result: SampleResult) -> None:
         for name, value in (sync_metrics(report) | staleness_metrics(result.trajectories, report.version - 1)).items():

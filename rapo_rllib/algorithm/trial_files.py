@@ -17,11 +17,9 @@ from rapo_rllib.types import TrajectoryGroup
 def trial_folder(algorithm: Any, name: str) -> tuple[str, Any]:
     """A folder of an algorithm's trial, and the file system it is on; Tune's working directory of a trial is not kept."""
     storage = algorithm._storage  # Tune's ``StorageContext``; None outside Tune
-    return (
-        (f"{algorithm.logdir}/{name}", None)
-        if storage is None
-        else (f"{storage.trial_fs_path}/{name}", storage.storage_filesystem)
-    )
+    if storage is None:
+        return f"{algorithm.logdir}/{name}", None
+    return f"{storage.trial_fs_path}/{name}", storage.storage_filesystem
 
 
 def write_trial_transcripts(algorithm: Any, groups: Sequence[TrajectoryGroup]) -> None:
