@@ -14,7 +14,6 @@ from rapo_rllib.weights.sync import VLLM_TRANSFERS
 
 if TYPE_CHECKING:
     from rapo_rllib.buffer.layered import LayeredBuffer
-    from rapo_rllib.protocol.make import RolloutProtocol
     from rapo_rllib.rollout.loop import RolloutLoop
     from rapo_rllib.rollout.retriever import Retriever, TraceSource
     from rapo_rllib.rollout.vllm.engine import VLLMEngine
