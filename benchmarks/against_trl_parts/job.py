@@ -23,12 +23,10 @@ PROTOCOL: dict[str, Any] = {
     "system_prompt": "Solve the problem. Write the calculation, then the answer as \\boxed{number}.",
     "examples": [  # without them the model rambles, and is right three times of a hundred
         ["Tom has 3 apples and buys 5 more. How many apples does he have?", "Tom has 3 + 5 = 8 apples. \\boxed{8}"],
-        ["Ann had 14 pens and lost 6. How many pens are left?", "Ann has 14 - 6 = 8 pens left. \\boxed{8}"],
         ["A box holds 4 cups. How many cups do 6 boxes hold?", "The boxes hold 4 * 6 = 24 cups. \\boxed{24}"],
-        ["Sam shares 12 nuts equally among 3 friends. How many does each get?", "Each gets 12 / 3 = 4 nuts. \\boxed{4}"],
     ],
 }
-TRAIN_QUESTIONS, PROMPT_TOKENS = 2000, 384  # the second: at most
+TRAIN_QUESTIONS, PROMPT_TOKENS = 2000, 192  # the second: at most
 ENGINE_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
