@@ -27,7 +27,7 @@ from rapo_rllib.milvus.handle import milvus_at
 from rapo_rllib.milvus.lite import handle as handles
 from rapo_rllib.milvus.lite import owner as owners
 from rapo_rllib.milvus.lite.handle import LiteHandle, OwnerActor
-from rapo_rllib.milvus.lite.line import Address, Line
+from rapo_rllib.milvus.lite.line import Address, Line, LineServer
 from rapo_rllib.milvus.schema import Field
 
 FIELDS = (Field("id"), Field("version", "INT64"))
@@ -191,6 +191,22 @@ def test_what_waits_behind_another_call_for_too_long_is_not_done(path: str) -> N
     assert "drop came too late" in str(error)
     assert actor.call(time.time() + 60, "exists", "steps") == (None, True)
     actor._owner.close()
+
+
+def test_a_call_that_fails_late_leaves_the_line_that_another_thread_has_made(path: str) -> None:
+    server, other = LineServer(lambda: "yes"), LineServer(lambda: "yes")
+    late, fresh = handles.Reached(None, Line(server.address)), handles.Reached(None, Line(other.address))
+    handles._reached[path] = fresh
+    try:
+        handles._lose(path, late)
+        assert handles._reached[path].line is not None and handles._reached[path].line.ask(5.0) == "yes"
+        handles._lose(path, fresh)
+        assert path not in handles._reached
+        for closed in (late.line, fresh.line):
+            with pytest.raises(OSError, match="handle is closed"):
+                closed.ask(5.0)
+    finally:
+        handles._reached.pop(path, None)
 
 
 def test_one_that_has_ended_opens_nothing_more(path: str) -> None:

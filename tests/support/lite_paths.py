@@ -42,8 +42,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
             if (owner := handle._here.pop(path, None)) is not None:
                 owner.end()  # a handle that was left open opens it again
     if asks_for_ray(item) and not asks_for_ray(nextitem):
-        for path in list(handle._reached):
-            handle._lose(path)
+        for path, reached in list(handle._reached.items()):
+            handle._lose(path, reached)
             end = time.monotonic() + LEAVING_S
             while Path(path).exists() and handle.Owner(path, "uri")._holder() is not None and time.monotonic() < end:
                 time.sleep(0.05)

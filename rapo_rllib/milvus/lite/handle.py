@@ -159,13 +159,15 @@ class LiteHandle:
 
         lost_since, wait_s = math.inf, 0.05
         while True:
+            reached = None
             try:
-                error, value = self._reach().ask(timeout_s, method, arguments)
+                reached = self._reach()
+                error, value = reached.ask(timeout_s, method, arguments)
             except (TimeoutError, GetTimeoutError) as lost:
-                _lose(self.uri)
+                _lose(self.uri, reached)
                 raise RetrievalError(f"Milvus at {self.uri} does not answer ({method}): {lost}") from None
             except (RayError, EOFError, OSError, ValueError) as lost:  # ValueError: the name is taken by one that ends
-                _lose(self.uri)
+                _lose(self.uri, reached)
                 lost_since = min(lost_since, time.monotonic())
                 if time.monotonic() - lost_since > PATIENCE_S:  # from None: what it refers to has handles of the actor
                     raise RetrievalError(f"Milvus at {self.uri}: its owner ends as often as it is started: {lost}") from None
@@ -250,10 +252,11 @@ def _actor(path: str, uri_key: str) -> Any:
     return ray.remote(OwnerActor).options(**options).remote(path, uri_key)
 
 
-def _lose(path: str) -> None:
-    """Forget how the actor was reached."""
+def _lose(path: str, reached: Reached | None) -> None:
+    """Forget how the actor was reached, but not how another thread has since: they would close each other's lines."""
     with _lock:
-        reached = _reached.pop(path, None)
+        if reached is not None and _reached.get(path) is reached:
+            del _reached[path]
     if reached is not None:
         reached.drop()
 
