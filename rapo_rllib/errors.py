@@ -73,7 +73,7 @@ class EnvError(RolloutError):
 
 
 def is_late(error: BaseException | None) -> bool:
-    """Whether a deadline was over: the error, or a cause of it, is a ``TimeoutError``."""
+    """Return whether a deadline was over: the error, or a cause of it, is a ``TimeoutError``."""
     return error is not None and (isinstance(error, TimeoutError) or is_late(error.__cause__))
 
 

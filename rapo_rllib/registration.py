@@ -60,7 +60,7 @@ class _TableFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Only for this module; every other one is left to the usual finders."""
+        """Find this module alone; every other one is left to the usual finders."""
         if fullname != self._name:
             return None
         others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if not isinstance(finder, _TableFinder))

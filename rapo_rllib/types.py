@@ -352,7 +352,7 @@ class Trajectory:
         self.entropies.extend([0.0] * len(token_ids))
 
     def num_tokens(self, kind: TokenKind) -> int:
-        """Number of response tokens of one kind; all kinds sum to ``len(token_ids)``."""
+        """Return the number of response tokens of one kind; all kinds sum to ``len(token_ids)``."""
         return self.kinds.count(kind)
 
     @property
@@ -381,7 +381,7 @@ class Trajectory:
         return self.num_tokens(TokenKind.RETRIEVED) / len(self.token_ids) if self.token_ids else 0.0
 
     def step_entropies(self, index: int) -> Sequence[float]:
-        """Token entropies of generated step ``index``, nats."""
+        """Return token entropies of generated step ``index``, nats."""
         step = self.steps[index]
         return self.entropies[step.start : step.stop]
 

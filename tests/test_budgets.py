@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from pathlib import Path
@@ -80,3 +81,26 @@ def test_docstrings_say_what_is_done() -> None:
     files = [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "benchmarks").rglob("*.py")]
     found = [(file.name, line) for file in files for line in begins.findall(file.read_text(encoding="utf-8"))]
     assert not found
+
+
+def test_docstrings_of_functions_begin_with_a_verb() -> None:
+    """Properties are things, and have a noun."""
+    no_verb = re.compile(
+        r"(The|An?|All|Every|Each|One|Its?|They|Whether|From|With|Without|Inside|In|On|By|For|After|Before|RLlib's)\b|[\W\d]"
+    )
+    found = [
+        f"{file.name}:{function.lineno} {docstring.splitlines()[0]}"
+        for file in PACKAGE.rglob("*.py")
+        for function in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not any("property" in ast.unparse(decorator) for decorator in function.decorator_list)
+        and no_verb.match(docstring := ast.get_docstring(function) or "None")
+    ]
+    assert not found
+
+
+def test_pages_stay_short() -> None:
+    """25,000 words, without the generated page of keys, on 22 pages."""
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (PACKAGE.parent / "docs").glob("*.md")}
+    assert len(pages) <= 22
+    assert sum(len(text.split()) for name, text in pages.items() if name != "config.md") <= 25_000

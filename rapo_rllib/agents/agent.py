@@ -98,7 +98,7 @@ class OffPolicyAgent:
         self._loop = RolloutLoop(engine, chat, envs, replace(settings, num_hybrid=num_hybrid, branching=None), retriever, seed)
 
     def answers(self, questions: Iterable[Question], on_attempt: Callable[[], None]) -> Iterator[AnsweredQuestion]:
-        """Every question with its attempts, as they are complete: others are under way meanwhile.
+        """Yield every question with its attempts, as they are complete: others are under way meanwhile.
 
         Args:
             questions: with different ids.
@@ -130,7 +130,7 @@ class OffPolicyAgent:
                     yield self._answered(group)
 
     def _answered(self, group: TrajectoryGroup) -> AnsweredQuestion:
-        """The attempts in the order in which they were sampled; a question that is only a seed has the text of its reset."""
+        """Return attempts in the order in which they were sampled; a question that is only a seed has the text of its reset."""
         texts = (trajectory.question_text for trajectory in group.trajectories)
         asked = replace(group.question, text=next(filter(None, texts), group.question.text))
         attempts = (attempt_of(trajectory, self._chat.settings) for trajectory in group.trajectories)
@@ -143,7 +143,7 @@ class OffPolicyAgent:
 
 
 def attempt_of(trajectory: Trajectory, settings: ProtocolSettings) -> Attempt:
-    """A trajectory as texts: every step with its observation, without what a last token wrote beyond a closing tag."""
+    """Return a trajectory as texts: every step with its observation, without what a last token wrote beyond a closing tag."""
     last = len(trajectory.steps) - 1
     return Attempt(
         tuple(
@@ -166,7 +166,7 @@ def attempt_of(trajectory: Trajectory, settings: ProtocolSettings) -> Attempt:
 
 
 def in_words(attempt: Attempt, question: Question) -> Attempt:
-    """The attempt at a question whose answer is words, with F1 and exact match."""
+    """Return the attempt at a question whose answer is words, with F1 and exact match."""
     if attempt.predicted is None:
         return replace(attempt, f1=0.0, exact_match=0.0)
     f1, same = qa_score(attempt.predicted, question).value, qa_em_score(attempt.predicted, question).correct

@@ -60,7 +60,7 @@ class Keeping:
 
 
 def best_attempts(attempts: Sequence[Attempt], keep: int, min_reward: float | None = None) -> list[Attempt]:
-    """The ``keep`` attempts with the highest reward, best first; of equal rewards, those that were sampled first.
+    """Return the ``keep`` attempts with the highest reward, best first; of equal rewards, those that were sampled first.
 
     Attempts that ended with an error, that have an empty step, or that are the same text as one that is kept are left out: a
     buffer stores a text, and once.

@@ -205,7 +205,7 @@ def written_step(reply: Any, stop: Sequence[str]) -> WrittenStep:
 
 
 def _left_open(text: str, stop: Sequence[str]) -> str | None:
-    """The closing form of the tag that was opened last, of those that end a step; none of them is closed in ``text``."""
+    """Return the closing form of the tag that was opened last, of those that end a step; none of them is closed in ``text``."""
     opened = [(text.rfind(f"<{tag[2:]}"), tag) for tag in stop]
     position, tag = max(opened, default=(-1, ""))
     return tag if position >= 0 else None

@@ -65,7 +65,7 @@ class Journal:
         self._files.close()
 
     def __contains__(self, key: Key) -> bool:
-        """Whether all attempts at a question have been written, now or by an earlier process."""
+        """Return whether all attempts at a question have been written, now or by an earlier process."""
         return key in self._places
 
     def add(self, model: str, benchmark: str, answered: AnsweredQuestion) -> None:
@@ -89,7 +89,7 @@ class Journal:
         return tuple(replace(attempt, steps=()) for attempt in self.read(key).attempts)
 
     def is_finished(self, attempts: Sequence[Attempt]) -> bool:
-        """Whether few enough of them failed, so that the question is not asked again."""
+        """Return whether few enough of them failed, so that the question is not asked again."""
         return sum(attempt.failed for attempt in attempts) <= self._may_fail
 
     def _check_made_of(self, file: IO[bytes]) -> None:
@@ -166,6 +166,6 @@ def _sync(path: Path) -> None:
 
 
 def _blocks(file: IO[bytes], size: int) -> Iterator[list[bytes]]:
-    """Whole questions; what was being written when the process was killed is left out."""
+    """Yield whole questions; what was being written when the process was killed is left out."""
     while len(lines := list(islice(file, size))) == size and lines[-1].endswith(b"\n"):
         yield lines

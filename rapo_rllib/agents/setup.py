@@ -57,13 +57,13 @@ class AgentChoice:
         return self.seed if self.seed is not None or self.endpoint else settings.rllib.seed or 0
 
     def rollout_in(self, settings: Settings) -> RolloutSettings:
-        """Budgets and temperature that it has with the settings of a job."""
+        """Return budgets and temperature that it has with the settings of a job."""
         rollout = replace(settings.rollout, group_size=self.samples)
         return rollout if self.temperature is None else replace(rollout, temperature=self.temperature)
 
 
 def split_endpoint(name: str) -> tuple[str, str] | None:
-    """Address and model of an endpoint's name; None: it is no endpoint's."""
+    """Return the address and model of an endpoint's name; None: it is no endpoint's."""
     address, _, model = name.partition("#")
     return (address, model) if name.startswith(("http://", "https://")) else None
 

@@ -64,7 +64,7 @@ class RAPO(Algorithm):
     @classmethod
     @override(Algorithm)
     def get_default_config(cls) -> RAPOConfig:
-        """The paper's hyper-parameters."""
+        """Return the paper's hyper-parameters."""
         return RAPOConfig(algo_class=cls)
 
     def __init__(self, config: AlgorithmConfig | None = None, *args: Any, **kwargs: Any) -> None:
@@ -182,7 +182,7 @@ class RAPO(Algorithm):
 
     @override(Algorithm)
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """RLlib's, and where the run stands."""
+        """Return RLlib's state, and where the run stands."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
         return {**state, "rapo": {name: part.get_state() for name, part in self._parts.items()}}
 
@@ -310,7 +310,7 @@ class RAPO(Algorithm):
 
     @override(Algorithm)
     def step(self) -> dict[str, Any]:
-        """One iteration; before the first one the initial policy is evaluated, and within ``time_budget_s`` the last."""
+        """Run one iteration; before the first one the initial policy is evaluated, and within ``time_budget_s`` the last."""
         self._evaluation_s = 0.0
         self.metrics.delete(TIMERS, key_error=False)  # RLlib's are moving averages, repeated where nothing was timed
         if self.settings.run.evaluate_before_training and self.test_questions and not self.run_summary.evaluated:
@@ -338,7 +338,7 @@ class RAPO(Algorithm):
 
     @override(Algorithm)
     def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
-        """Held-out accuracy of the current weights; ``parallel_train_future`` is RLlib's and always None."""
+        """Measure held-out accuracy of the current weights; ``parallel_train_future`` is RLlib's and always None."""
         before = self.progress.seconds
         self.progress.say(f"evaluating on {min(self.settings.rllib.evaluation_duration, len(self.test_questions))} questions")
         results = evaluate_with_callbacks(self)
@@ -354,12 +354,12 @@ class RAPO(Algorithm):
     @classmethod
     @override(Algorithm)
     def _should_create_evaluation_env_runners(cls, eval_config: AlgorithmConfig) -> bool:
-        """Only when asked: evaluation runs on the training engines otherwise."""
+        """Make them only when asked: evaluation runs on the training engines otherwise."""
         return bool(eval_config.evaluation_num_env_runners)
 
     @override(Algorithm)
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule | None:
-        """The policy: the local learner's own, or a copy of a remote one's."""
+        """Return the policy: the local learner's own, or a copy of a remote one's."""
         if module_id != DEFAULT_MODULE_ID:
             return None
         if self.learner_group.is_local:

@@ -60,7 +60,7 @@ class BufferUpdater:
         return StepTraceBuffer(grown_settings(self._settings, f"{self._buffer.collection}_grown_{self._run.in_milvus}"))
 
     def view(self) -> BufferView:
-        """For the env runners. Before the first rollout it makes the grown collection what it is to be."""
+        """Return what env runners open. Before the first rollout it makes the grown collection what it is to be."""
         if self._stored is None:
             self.sync()
         collection = None if self._grown is None or self._stored is None else self._grown.collection
@@ -81,7 +81,7 @@ class BufferUpdater:
         return {name: float(value) for name, value in values.items()}
 
     def _candidates(self, groups: Sequence[TrajectoryGroup]) -> tuple[list[StepTrace], int]:
-        """The policy's step traces that may enter, and how many may not, being of evaluation questions."""
+        """Return the policy's step traces that may enter, and how many may not, being of evaluation questions."""
         allowed, count = [], 0
         for group in groups:
             found = grown_candidates([group], self._settings.growth, self._protocol, self._settings.level)
@@ -115,11 +115,11 @@ class BufferUpdater:
             self._version += 1
 
     def get_state(self) -> dict[str, Any]:
-        """For checkpoints: the traces themselves, not only their names."""
+        """Return what checkpoints keep: the traces themselves, not only their names."""
         return {"grown": self._kept.get_state(), "run": self._run.get_state()}
 
     def set_state(self, state: Mapping[str, Any] | None) -> None:
-        """From a checkpoint, of this run or of another; None: of a run without a buffer."""
+        """Go on from a checkpoint, of this run or of another; None: of a run without a buffer."""
         state = state or {"grown": [], "run": None}
         self._go_on_as(self._run.after(state["run"]))
         allowed = [trace for trace in state["grown"] if not self._guard.leaks(trace.question)]
@@ -143,5 +143,5 @@ class BufferUpdater:
 
 
 def _changing(trace: StepTrace) -> tuple[float, int]:
-    """The fields of a stored trace that may change."""
+    """Return the fields of a stored trace that may change."""
     return trace.reward, trace.weight_version

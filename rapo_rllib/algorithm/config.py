@@ -57,7 +57,7 @@ class RAPOConfig(AlgorithmConfig):
             setattr(self, key, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Keys that were declared after a checkpoint was written get their defaults."""
+        """Give keys that were declared after a checkpoint was written their defaults."""
         self.__dict__.update({**default_keys(), **state})
 
     @property
@@ -88,14 +88,14 @@ class RAPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def environment(self, env: Any = NotProvided, *, env_config: Any = NotProvided, **kwargs: Any) -> RAPOConfig:
-        """RLlib's; in ``env_config`` a loaded data set may stand where the name of one does."""
+        """Set the environment as in RLlib; in ``env_config`` a loaded data set may stand where the name of one does."""
         if isinstance(env_config, Mapping):
             env_config = with_data_files(env_config)
         return super().environment(env, env_config=env_config, **kwargs)
 
     @override(AlgorithmConfig)
     def update_from_dict(self, config_dict: dict[str, Any]) -> RAPOConfig:
-        """RLlib's, with unknown keys refused; ``model`` is the language model (RLlib keeps old network defaults there)."""
+        """Update as RLlib does, but refuse unknown keys; ``model`` is the language model (RLlib has old defaults there)."""
         config_dict = dict(config_dict)
         refuse_token(config_dict.get("step_trace_buffer"))
         if "model" in config_dict:
@@ -154,7 +154,7 @@ class RAPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def get_default_learner_class(self) -> type:
-        """The learner."""
+        """Return the learner."""
         from rapo_rllib.learner.learner import RAPOTorchLearner
 
         return RAPOTorchLearner
@@ -163,7 +163,7 @@ class RAPOConfig(AlgorithmConfig):
     def build_learner_group(
         self, *, env: Any = None, spaces: Any = None, rl_module_spec: Any = None, placement_group: Any = None
     ) -> LearnerGroup:
-        """Learners whose weights may be sharded; see RLlib for the arguments."""
+        """Return learners whose weights may be sharded; see RLlib for the arguments."""
         from rapo_rllib.learner.ranks import RAPOLearnerGroup
 
         spec = rl_module_spec or self.get_multi_rl_module_spec(env=env, spaces=spaces)
@@ -171,7 +171,7 @@ class RAPOConfig(AlgorithmConfig):
 
 
 def _with_model_path(model: Any) -> Any:
-    """The section ``model``, with a path in place of a loaded model."""
+    """Return the section ``model``, with a path in place of a loaded model."""
     if not isinstance(model, Mapping):
         return model
     return {key: model_path(value) if key == "name_or_path" else value for key, value in model.items()}
@@ -184,7 +184,7 @@ def _algorithm_class() -> type[Algorithm]:
 
 
 def _rllib_defaults() -> dict[str, Any]:
-    """RLlib's keys for RAPO: a text environment, an engine that samples, and weights that are confirmed."""
+    """Return RLlib's keys for RAPO: a text environment, an engine that samples, and weights that are confirmed."""
     from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
     from rapo_rllib.envs.base import AnyText
     from rapo_rllib.evaluation.held_out import evaluate_on_env_runners
@@ -212,7 +212,7 @@ def _rllib_defaults() -> dict[str, Any]:
 
 
 def training_keys() -> Iterator[tuple[str, Any, str]]:
-    """Name, type and meaning of every key of RAPO's own that ``training()`` takes; `training_keys.pyi` is made of them."""
+    """Yield name, type and meaning of each of RAPO's own keys that ``training()`` takes, for `training_keys.pyi`."""
     optional = {name for name, default in default_keys().items() if default is None}
     for name, cls in NESTED.items():
         yield name, (dict | None) if name in optional else dict, f"{cls.__doc__}".splitlines()[0]

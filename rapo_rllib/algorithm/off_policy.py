@@ -32,7 +32,7 @@ def open_buffer(
     test_questions: Sequence[Question] = (),
     train_questions: Iterable[Question] = (),
 ) -> tuple[StepTraceBuffer, BufferUpdater]:
-    """The complete buffer of this job, built if it is not there yet, and its upkeep in this run; the caller closes both.
+    """Return the complete buffer of this job, built if it is not there yet, and its upkeep in this run; the caller closes both.
 
     Args:
         settings: of the job.
@@ -77,7 +77,7 @@ def open_buffer(
 
 
 def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -> OffPolicyMixing | None:
-    """The mixing of ``off_policy_trajectories`` per group; None: groups hold rollouts only.
+    """Return the mixing of ``off_policy_trajectories`` per group; None: groups hold rollouts only.
 
     Raises:
         ValueError: the environment's expert has nothing that could be mixed in.
@@ -116,7 +116,7 @@ def make_starts(
 
 
 def _experts(settings: Settings, asked: QuestionSource, test_questions: Sequence[Question] = ()) -> list[ExpertTrajectory]:
-    """The trajectories of ``expert_traces``; a file's have the questions as the job asks them: with seed, turns and tools.
+    """Return trajectories of ``expert_traces``; a file's have the questions as the job asks them: with seed, turns and tools.
 
     Raises:
         ValueError: none has a positive reward; or the environment is asked by seed alone, which a file's texts say nothing of.

@@ -112,7 +112,7 @@ def check_traces(traces: str, key: str, source: QuestionSource) -> None:
 
 
 def _check_evaluation_config(config: RAPOConfig) -> None:
-    """The keys that are to differ in evaluation, which the engines that train do not read."""
+    """Refuse keys that are to differ in evaluation where engines that train evaluate: these do not read them."""
     if not config.evaluation_config:
         return
     if not config.evaluation_num_env_runners:
@@ -151,7 +151,7 @@ def _check_buffer(settings: BufferSettings) -> None:
 
 
 def _check_milvus(settings: BufferSettings) -> None:
-    """A server must answer, and a buffer that nothing is named for must be there."""
+    """Refuse a server that does not answer, and a missing buffer that nothing is named for."""
     from rapo_rllib.buffer.store import StepTraceBuffer
     from rapo_rllib.errors import RetrievalError
 

@@ -72,11 +72,11 @@ class RunSummary:
         }
 
     def get_state(self) -> dict[str, Any]:
-        """For checkpoints."""
+        """Return what checkpoints keep."""
         return asdict(self)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """From a checkpoint; times since the start begin anew."""
+        """Go on from a checkpoint; times since the start begin anew."""
         for name, value in state.items():
             setattr(self, name, value)
         self.last_end_s = None

@@ -81,7 +81,7 @@ class Sampling:
         return float(self._chance.get_current_value())
 
     def take(self) -> SampleResult:
-        """The groups of one training step."""
+        """Return the groups of one training step."""
         result = self._sampled()
         for guide in self._guides:
             result.values |= guide.learn([*result.groups, *result.left_out])

@@ -15,7 +15,7 @@ from rapo_rllib.types import TrajectoryGroup
 
 
 def trial_folder(algorithm: Any, name: str) -> tuple[str, Any]:
-    """A folder of an algorithm's trial, and the file system it is on; Tune's working directory of a trial is not kept."""
+    """Return a folder of a trial, and the file system it is on; Tune's working directory of a trial is not kept."""
     storage = algorithm._storage  # Tune's ``StorageContext``; None outside Tune
     if storage is None:
         return f"{algorithm.logdir}/{name}", None
@@ -77,5 +77,5 @@ class RunName:
         return None if self.tunes else self.text
 
     def after(self, state: str | None) -> RunName:
-        """The name of this run once it has read a checkpoint with ``state``."""
+        """Return the name of this run once it has read a checkpoint with ``state``."""
         return self if self.tunes or state is None else RunName(state)

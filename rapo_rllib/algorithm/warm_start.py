@@ -58,7 +58,7 @@ class WarmStart:
 
 
 def warm_start(config: RAPOConfig, progress: Progress) -> WarmStart | None:
-    """The model that the training starts from, made unless it is kept already; None without ``warm_start``.
+    """Return the model that the training starts from, made unless it is kept already; None without ``warm_start``.
 
     Args:
         config: of the job.
@@ -99,7 +99,7 @@ def warm_start(config: RAPOConfig, progress: Progress) -> WarmStart | None:
 
 
 def started_from(config: RAPOConfig, start: WarmStart) -> RAPOConfig:
-    """A copy of ``config`` whose learners, engines and reference model begin with the model of a warm start."""
+    """Return a copy of ``config`` whose learners, engines and reference model begin with the model of a warm start."""
     changed = config.copy(copy_frozen=False)
     changed._started_from = start.folder
     changed.freeze()
@@ -107,7 +107,7 @@ def started_from(config: RAPOConfig, start: WarmStart) -> RAPOConfig:
 
 
 def worked_trajectories(job: Settings, source: QuestionSource, settings: WarmStartSettings) -> list[Trajectory]:
-    """The trajectories that are imitated, in the order of the first epoch.
+    """Return the trajectories that are imitated, in the order of the first epoch.
 
     Raises:
         ValueError: nothing is correct and fits into the budgets.
@@ -154,7 +154,7 @@ def _fitting(
 
 
 def _digest(job: Settings, settings: WarmStartSettings, worked: Sequence[Trajectory]) -> str:
-    """Stands for all that decides which model comes out."""
+    """Digest all that decides which model comes out."""
     digest = hashlib.sha256()
     decides = {key: value for key, value in asdict(settings).items() if key not in ("folder", "traces", "env_config")}
     model = {key: value for key, value in asdict(job.model).items() if key != "compile"}
@@ -235,6 +235,6 @@ def _batches(worked: Sequence[Trajectory], settings: WarmStartSettings) -> Itera
 
 
 def _loss(results: Any) -> float:
-    """Every learner logs the same number."""
+    """Return the loss, which every learner logs alike."""
     values = [float(result[DEFAULT_MODULE_ID]["imitation_loss"]) for result in results]
     return values[0]

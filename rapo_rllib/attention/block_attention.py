@@ -72,7 +72,7 @@ def _block_stops(ends: Sequence[int]) -> list[int]:
 
 
 def _visible_runs(ends: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
-    """The stretches of the row that a query in ``[start, stop)`` may see: itself, and what has ``start`` below it."""
+    """Return the stretches of the row that a query in ``[start, stop)`` may see: itself, and what has ``start`` below it."""
     seen = [index for index in range(start) if ends[index] > start]
     runs: list[tuple[int, int]] = []
     for index in [*seen, *range(start, stop)]:
@@ -96,7 +96,7 @@ def tree_attention(
     tree: TreeBlocks | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of one layer, called by transformers; without ``tree`` and block mask it is that of ordinary sequences.
+    """Attend in one layer, called by transformers; without ``tree`` and block mask as in ordinary sequences.
 
     Args:
         module: the layer.

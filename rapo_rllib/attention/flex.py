@@ -24,7 +24,7 @@ RECOMPILE_LIMIT = 64  # of one function; PyTorch's 8 are not enough for two kind
 def attend_by_flex(
     training: bool, inputs: tuple[torch.Tensor, ...], mask: BlockMask, scaling: float | None, softcap: float | None
 ) -> torch.Tensor:
-    """Attention of one layer ``[1, H, L, D]``; transformers' own repeats the keys unless the heads are a power of two.
+    """Attend in one layer ``[1, H, L, D]``; transformers' own repeats the keys unless the heads are a power of two.
 
     ``inputs``: query, key and value; 28 heads may share 4 of keys. ``mask``: of :func:`block_mask`. Others as those of
     ``tree_attention``.
@@ -39,7 +39,7 @@ def attend_by_flex(
 
 
 def padded_row(row: PackedRow) -> PackedRow:
-    """The row with tokens appended up to a multiple of ``BLOCK``, each of which sees and is seen by itself only.
+    """Return the row with tokens appended up to a multiple of ``BLOCK``, each of which sees and is seen by itself only.
 
     ``LEAST`` at least: the kernels of shorter rows are of a kind that is not fused, and each would be compiled for itself.
     """
@@ -79,7 +79,7 @@ def _visible_blocks(ends: torch.Tensor, positions: torch.Tensor, window: int | N
 
 
 def _ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Number of key blocks of each query block ``[1, 1, n]``, and their indices ``[1, 1, n, n]``, those that count first."""
+    """Count key blocks of each query block ``[1, 1, n]``; also their indices ``[1, 1, n, n]``, those that count first."""
     counts = blocks.sum(1, dtype=torch.int32)
     indices = blocks.int().argsort(dim=1, descending=True, stable=True).int()
     return counts[None, None], indices[None, None]

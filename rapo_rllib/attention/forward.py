@@ -48,7 +48,7 @@ def use_attention(language_model: PreTrainedModel, attention: RowAttention) -> N
 
 @contextmanager
 def switched_to(language_model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Inside, the model attends by the function that transformers knows under this name."""
+    """Let the model attend, inside, by the function that transformers knows under this name."""
     own = language_model.config._attn_implementation
     language_model.set_attn_implementation(implementation)
     try:
@@ -58,7 +58,7 @@ def switched_to(language_model: PreTrainedModel, implementation: str) -> Iterato
 
 
 def hidden_states(language_model: PreTrainedModel, row: PackedRow, attention: RowAttention) -> torch.Tensor:
-    """Last hidden states ``[L, D]`` of a row's tokens; the model must have been switched by :func:`use_attention`."""
+    """Return last hidden states ``[L, D]`` of a row's tokens; the model must have been switched by :func:`use_attention`."""
     return _FORWARDS[attention](language_model, row)
 
 
@@ -88,7 +88,7 @@ def _mask(language_model: PreTrainedModel, row: PackedRow) -> torch.Tensor:
 
 
 def _unshared(language_model: PreTrainedModel, row: PackedRow) -> torch.Tensor:
-    """Right-padded sequences without a mask: in a causal model no token sees the padding behind it."""
+    """Return right-padded sequences without a mask: in a causal model no token sees the padding behind it."""
     starts = (row.position_ids == 0).nonzero()[:, 0].tolist()
     lengths = [stop - start for start, stop in zip(starts, [*starts[1:], row.num_tokens], strict=True)]
     padded = pad_sequence(row.token_ids.split(lengths), batch_first=True)
@@ -116,7 +116,7 @@ def _decode(language_model: PreTrainedModel, row: PackedRow, masks: Any, **optio
 
 
 def _per_kind_of_layer(config: PretrainedConfig, mask: Callable[[int | None], Any]) -> Any:
-    """One mask, or one per kind of layer where some layers see a sliding window only."""
+    """Return one mask, or one per kind of layer where some layers see a sliding window only."""
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
     if "sliding_attention" in kinds:

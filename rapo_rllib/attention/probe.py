@@ -95,12 +95,12 @@ class Probe:
         self._changed = _row(vocabulary, True, *sizes, change=True).to(place)
 
     def values_of_separate_sequences(self) -> Values:
-        """By the model's plainest attention: of the others, some leave out what they have no kernel for, as a soft cap."""
+        """Compute by the model's plainest attention: some others leave out what they have no kernel for, as a soft cap."""
         with switched_to(self._model, "eager"):
             return self._values(RowAttention.UNSHARED)
 
     def reason_against(self, attention: RowAttention, expected: Values) -> str | None:
-        """Why the model cannot be used in this way; None if it can, and the model is left switched to it."""
+        """Find why the model cannot be used in this way; None if it can, and the model is left switched to it."""
         own = self._model.config._attn_implementation
         try:
             self._attempt(lambda: self._check(attention, expected), self._stand_in)
@@ -135,7 +135,7 @@ class Probe:
         return float((after - before).norm() / before.norm())
 
     def _values(self, attention: RowAttention) -> Values:
-        """Hidden states of a pass, and the gradient of a vector that is added to all embeddings."""
+        """Return hidden states of a pass, and the gradient of a vector that is added to all embeddings."""
         added: list[torch.Tensor] = []
 
         def add(module: Any, arguments: Any, output: torch.Tensor) -> torch.Tensor:
@@ -154,14 +154,14 @@ class Probe:
         return {"hidden states": states.detach(), "gradients": gradient}
 
     def _states(self, language_model: PreTrainedModel, attention: RowAttention, row: PackedRow | None = None) -> torch.Tensor:
-        """Hidden states ``[N, D]`` that predict the row's loss tokens, in an order that does not depend on ``attention``."""
+        """Return hidden states ``[N, D]`` that predict loss tokens, in an order that does not depend on ``attention``."""
         row = row or self.rows[attention is not RowAttention.UNSHARED]
         with torch.autocast(row.token_ids.device.type, self._dtype, enabled=self._dtype is not None):
             return hidden_states(language_model, row, attention)[row.scored_positions[row.loss_index]]
 
 
 def _row(vocabulary: int, share: bool, prompt: int, common: int, own: int, change: bool = False) -> PackedRow:
-    """A prompt with three responses, of which two begin alike, and a short prompt with one.
+    """Return a prompt with three responses, of which two begin alike, and a short prompt with one.
 
     ``change``: the second response, which lies between the others, ends with other tokens.
     """

@@ -24,7 +24,7 @@ Head = Callable[[torch.Tensor], torch.Tensor]  # [n, D] hidden states -> [n, V] 
 def logprobs_and_entropies(
     hidden: torch.Tensor, targets: torch.Tensor, head: Head, chunk_size: int = 1024
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability of each target, and entropy over the full vocabulary (eq. 2), of the softmax of the head's logits.
+    """Return log-probability of each target, and entropy over the full vocabulary (eq. 2), of the softmax of the head's logits.
 
     Args:
         hidden: ``[N, D]`` hidden states, one per target.

@@ -29,7 +29,7 @@ from rapo_rllib.types import Trajectory, TrajectoryGroup
 
 
 def group_has_signal(group: TrajectoryGroup, objective: ObjectiveSettings) -> bool:
-    """Whether what its members earned gives any of them an advantage. Lengths and retrieval rewards are no outcome."""
+    """Return whether what its members earned gives any of them an advantage. Lengths and retrieval rewards are no outcome."""
     return members_without_signal(group, objective) < len(group.members)
 
 
@@ -65,7 +65,7 @@ def length_punishment(trajectory: Trajectory, objective: ObjectiveSettings) -> f
 
 
 def trajectory_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> list[float]:
-    """Eq. 9 and 10: one advantage per member, of the trajectory as a whole."""
+    """Compute eq. 9 and 10: one advantage per member, of the trajectory as a whole."""
     std, epsilon = objective.normalize_std, objective.advantage_epsilon
     rewards = [t.reward + length_punishment(t, objective) for t in group.members]
     if objective.advantage_baseline == "kind":
@@ -78,7 +78,7 @@ def trajectory_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) 
 
 
 def token_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> list[np.ndarray]:
-    """The advantage of every response token of every member, float32 ``[T]``."""
+    """Return the advantage of every response token of every member, float32 ``[T]``."""
     members = group.members
     if objective.credit == "trajectory":
         whole = trajectory_advantages(group, objective)
@@ -93,7 +93,7 @@ def token_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> li
 
 
 def _step_advantages(members: Sequence[Trajectory], objective: ObjectiveSettings) -> list[torch.Tensor]:
-    """Eq. 10 for each step."""
+    """Compute eq. 10 for each step."""
     earned = [_earned(t, length_punishment(t, objective)) for t in members]
     outcome = _outcome_advantages(members, earned, objective)
     retrieval, weight = _retrieval_advantages(members, objective).double(), objective.retrieval_advantage_weight
@@ -106,7 +106,7 @@ def _retrieval_advantages(members: Sequence[Trajectory], objective: ObjectiveSet
 
 
 def _outcome_advantages(members: Sequence[Trajectory], earned: Steps, objective: ObjectiveSettings) -> list[torch.Tensor]:
-    """The advantage of each step, in place of A_acc, among those that share a baseline; float64 ``[K]`` per member."""
+    """Return the advantage of each step, in place of A_acc, among those that share a baseline; float64 ``[K]`` per member."""
     if objective.advantage_baseline == "group":
         return _among(members, earned, objective)
     found = [_doubles([0.0] * len(own)) for own in earned]
@@ -126,13 +126,13 @@ def _among(members: Sequence[Trajectory], earned: Steps, objective: ObjectiveSet
 
 
 def _earned(trajectory: Trajectory, punishment: float = 0.0) -> list[float]:
-    """The rewards of its steps, ``[K]``; a trajectory without steps (a replayed one) is one step."""
+    """Return the rewards of its steps, ``[K]``; a trajectory without steps (a replayed one) is one step."""
     rewards = trajectory.step_rewards or [trajectory.reward]
     return [*rewards[:-1], rewards[-1] + punishment]
 
 
 def step_states(trajectory: Trajectory) -> list[Hashable]:
-    """A key of the state that each of its steps starts from: its environment's own, else every token before the step."""
+    """Return a key of the state that each of its steps starts from: its environment's own, else every token before the step."""
     tokens = np.array([*trajectory.prompt_ids, *trajectory.token_ids], dtype=np.int32)
     start = len(trajectory.prompt_ids)
     return [("state", step.state) if step.state else tokens[: start + step.start].tobytes() for step in trajectory.steps] or [
@@ -148,7 +148,7 @@ def grouped_steps(group: TrajectoryGroup, objective: ObjectiveSettings) -> int:
 
 
 def _over_tokens(trajectory: Trajectory, advantages: torch.Tensor) -> np.ndarray:
-    """From steps to tokens; what stands between two steps is not trained, and has the first one's."""
+    """Spread from steps to tokens; what stands between two steps is not trained, and has the first one's."""
     values = advantages.numpy().astype(np.float32)
     starts = [0, *(step.start for step in trajectory.steps[1:]), len(trajectory.token_ids)]
     return np.repeat(values, np.diff(starts))

@@ -112,5 +112,5 @@ class OffPolicyMixing:
 
 
 def _key(question: Question) -> str:
-    """Two data sets number their questions alike, so the text tells which is which; seeds alone have none."""
+    """Return what tells questions apart: two data sets number them alike, so it is the text; seeds alone have none."""
     return question.text.strip() or question.id

@@ -117,7 +117,7 @@ def pack_rows(groups: Sequence[SampleGroup], max_tokens: int, share: bool = True
 
 
 def empty_row() -> PackedRow:
-    """A row of one token without a loss: what a learner without rows computes while others have some."""
+    """Return a row of one token without a loss: what a learner without rows computes while others have some."""
     index, number = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
     return PackedRow(
         token_ids=torch.zeros(1, dtype=torch.int64),
@@ -136,12 +136,12 @@ def empty_row() -> PackedRow:
 
 
 def _before_last_target(sample: Sample) -> np.ndarray:
-    """The response tokens that predict something: all before the last loss token."""
+    """Return the response tokens that predict something: all before the last loss token."""
     return sample.token_ids[: np.flatnonzero(sample.loss_mask)[-1]]
 
 
 def _pieces(segment: Segment, above: tuple[Segment, ...], max_tokens: int) -> list[set[Segment]]:
-    """Segments that go into one row together: the whole subtree with the ``above`` if it fits, else those of its children."""
+    """Cut a subtree into what goes into one row together: all of it with ``above`` if it fits, else its children's."""
     path = (*above, segment)
     if not segment.children or _num_tokens(above) + segment.num_tokens <= max_tokens:
         return [{*above, *segment.walk()}]
@@ -153,7 +153,7 @@ def _num_tokens(segments: Iterable[Segment]) -> int:
 
 
 def _fill_rows(pieces: Sequence[set[Segment]], max_tokens: int) -> list[set[Segment]]:
-    """Largest piece first, each into the row to which it adds the fewest tokens, among those in which it fits."""
+    """Fill rows, largest piece first, each into the one to which it adds the fewest tokens, of those where it fits."""
     rows: list[set[Segment]] = []
     for piece in sorted(pieces, key=_num_tokens, reverse=True):
         added = [_num_tokens(piece - row) for row in rows]
@@ -166,7 +166,7 @@ def _fill_rows(pieces: Sequence[set[Segment]], max_tokens: int) -> list[set[Segm
 
 
 def _row(segments: Sequence[Segment], inputs: Mapping[int, np.ndarray], samples: Sequence[Sample]) -> PackedRow:
-    """A row of the segments, parents before their children, for the sequences whose ``inputs`` and ``samples`` these are."""
+    """Make a row of the segments, parents before children, for the sequences whose ``inputs`` and ``samples`` these are."""
     lengths = [len(segment.token_ids) for segment in segments]
     starts = np.cumsum([0, *lengths[:-1]])
     below: dict[Segment, int] = {}  # tokens of the row in a segment and what continues it

@@ -46,7 +46,7 @@ class Segment:
 
 
 def prefix_forest(sequences: Sequence[np.ndarray]) -> list[Segment]:
-    """The trees of all sequences ``[T]``: one for each different first token.
+    """Return the trees of all sequences ``[T]``: one for each different first token.
 
     Deterministic: siblings are ordered by the number of tokens below them, then by their first sequence. Empty sequences are in
     no tree.
@@ -55,7 +55,7 @@ def prefix_forest(sequences: Sequence[np.ndarray]) -> list[Segment]:
 
 
 def _segments(sequences: Sequence[np.ndarray], members: Sequence[int], start: int) -> tuple[Segment, ...]:
-    """The segments at position ``start`` of the members, which are all longer and equal up to there."""
+    """Return the segments at position ``start`` of the members, which are all longer and equal up to there."""
     by_token: dict[int, list[int]] = {}
     for index in members:
         by_token.setdefault(int(sequences[index][start]), []).append(index)
@@ -72,7 +72,7 @@ def _segment(sequences: Sequence[np.ndarray], members: Sequence[int], start: int
 
 
 def common_length(a: np.ndarray, b: np.ndarray, start: int = 0) -> int:
-    """Length of the common prefix of two sequences that are equal up to ``start``."""
+    """Count the common prefix of two sequences that are equal up to ``start``."""
     stop = min(len(a), len(b))
     different = a[start:stop] != b[start:stop]
     return start + int(different.argmax()) if different.any() else stop

@@ -45,7 +45,7 @@ class StoredTrajectory:
         )
 
     def replayed(self, question_id: str) -> Trajectory:
-        """A trajectory of origin ``replay``. Its steps and entropies are not kept: it has no retrieval reward."""
+        """Return a trajectory of origin ``replay``. Its steps and entropies are not kept: it has no retrieval reward."""
         return Trajectory(
             question_id,
             self.prompt_ids.tolist(),
@@ -78,7 +78,7 @@ class ReplayStore:
         return sum(map(len, self._by_question.values()))
 
     def draw(self, group: TrajectoryGroup, prompt_ids: Sequence[int], count: int, rng: random.Random) -> list[Trajectory]:
-        """At most ``count`` earlier successes; none that was written for another prompt, nor beside single steps."""
+        """Draw at most ``count`` earlier successes; none that was written for another prompt, nor beside single steps."""
         if not group.question.is_whole:
             return []
         prompt = np.array(prompt_ids, dtype=np.int32)
@@ -102,9 +102,9 @@ class ReplayStore:
         return {"stored": float(len(self)), "questions": float(len(self._by_question))}
 
     def get_state(self) -> dict[str, list[StoredTrajectory]]:
-        """For checkpoints."""
+        """Return what checkpoints keep."""
         return {name: list(stored) for name, stored in self._by_question.items()}
 
     def set_state(self, state: Mapping[str, list[StoredTrajectory]] | None) -> None:
-        """From a checkpoint; None: of a run that had no store."""
+        """Go on from a checkpoint; None: of a run that had no store."""
         self._by_question = {name: list(stored) for name, stored in (state or {}).items()}

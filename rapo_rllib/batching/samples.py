@@ -79,7 +79,7 @@ class SampleGroup:
 def sample_groups(
     groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings
 ) -> tuple[list[SampleGroup], dict[str, float]]:
-    """Advantages and weights of a whole batch.
+    """Compute advantages and weights of a whole batch.
 
     Groups without signal are counted and left out, unless the KL term (``kl_coeff > 0``) gives them a gradient; those without a
     token in the loss (all masked or empty) are left out always. Both still count in the mean over groups, so that a batch with
@@ -150,7 +150,7 @@ def _sample_group(group: TrajectoryGroup, objective: ObjectiveSettings, num_grou
 
 
 def _shared_prompt(group: TrajectoryGroup) -> list[int]:
-    """The prompt of all members; of agents, which make their own, what these have in common."""
+    """Return the prompt of all members; of agents, which make their own, what these have in common."""
     prompts = [list(one.prompt_ids) for t in group.members for one in t.sequences if one.num_trained]
     shared = prompts[0] if prompts else []
     if any(prompt != shared for prompt in prompts):
@@ -161,7 +161,7 @@ def _shared_prompt(group: TrajectoryGroup) -> list[int]:
 
 
 def _masked(trajectory: Trajectory, objective: ObjectiveSettings) -> bool:
-    """Overlong filtering: its reward stays in the baseline of its group, its tokens are in no loss."""
+    """Return whether overlong filtering takes its tokens out of the loss; its reward stays in its group's baseline."""
     return objective.mask_truncated and trajectory.end == "length"
 
 
@@ -170,7 +170,7 @@ def _num_trained(trajectory: Trajectory, objective: ObjectiveSettings) -> int:
 
 
 def _sample(trajectory: Trajectory, advantages: np.ndarray, weight: float, shared: int | None = None) -> Sample:
-    """The sample of one sequence, with what its prompt has beyond the ``shared`` tokens; None: nothing."""
+    """Return the sample of one sequence, with what its prompt has beyond the ``shared`` tokens; None: nothing."""
     own_prompt = [] if shared is None else trajectory.prompt_ids[shared:]
     before = np.zeros(len(own_prompt), dtype=np.float32)
     mask = np.concatenate([before > 0, np.isin(np.array(trajectory.kinds), TRAINED_KINDS)])

@@ -52,15 +52,15 @@ class TrainingBatch:
         return [group for minibatch in self.minibatches for group in minibatch]
 
     def validate(self) -> None:
-        """Part of RLlib's interface; a ``TrainingBatch`` is valid by construction."""
+        """Do nothing, as RLlib's interface allows: a ``TrainingBatch`` is valid by construction."""
 
     def solve_refs(self) -> None:
-        """Part of RLlib's interface; there are no object references to fetch."""
+        """Do nothing, as RLlib's interface allows: there are no object references to fetch."""
 
     def shard(
         self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs: Any
     ) -> list[tuple[TrainingBatch, dict[str, Any]]]:
-        """One batch per learner, with the same number of minibatches; a learner's part of a minibatch may be empty.
+        """Return one batch per learner, with the same number of minibatches; a learner's part of a minibatch may be empty.
 
         Longest processing time first: the biggest group goes to the learner with the fewest tokens so far.
         """
@@ -112,7 +112,7 @@ class ImitationBatch(TrainingBatch):
 
 
 def imitation_batch(trajectories: Sequence[Trajectory], lr: float) -> ImitationBatch:
-    """The batch of one optimiser step.
+    """Return the batch of one optimiser step.
 
     Args:
         trajectories: with the kinds of their tokens; only trained ones count.

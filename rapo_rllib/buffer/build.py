@@ -25,7 +25,7 @@ NOTE = "built"
 
 
 def step_traces(expert: ExpertTrajectory) -> list[StepTrace]:
-    """The step traces of a trajectory, as :func:`cut` makes them. None if its reward is not positive."""
+    """Return the step traces of a trajectory, as :func:`cut` makes them. None if its reward is not positive."""
     return cut(expert) if expert.reward > 0 else []
 
 
@@ -165,7 +165,7 @@ def _built(
 
 
 def _serves(buffer: StepTraceBuffer, built: dict, wanted: dict, as_it_is: bool) -> bool:
-    """Whether what was built is what is wanted; False: more is wanted from the same source."""
+    """Return whether what was built is what is wanted; False: more is wanted from the same source."""
     if as_it_is or wanted["traces"] is None:
         return True
     if built["traces"] != wanted["traces"]:

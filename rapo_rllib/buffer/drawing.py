@@ -41,7 +41,7 @@ class Drawable:
         self._allowed: tuple[str, np.ndarray] | None = None  # of the last question
 
     def allowed(self, query: HistoryQuery) -> np.ndarray:
-        """The ids of the rows that a query may be answered by, sorted. Raises ``RetrievalError`` if Milvus does not answer."""
+        """List the ids of rows that may answer a query, sorted. Raises ``RetrievalError`` if Milvus does not answer."""
         ids, questions = self._listed()
         if (wanted := self.settings.filter.question) == "any":
             return ids
@@ -58,14 +58,14 @@ class Drawable:
         return self._rows
 
     def read(self, ids: Sequence[str]) -> dict[str, StepTrace]:
-        """The step traces of ids, without those that were deleted meanwhile."""
+        """Return the step traces of ids, without those that were deleted meanwhile."""
         return {row["id"]: trace_of(row) for row in self._milvus.get(self.settings.collection, ids, NAMES)}
 
 
 def random_traces(
     layers: Sequence[Drawable], queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]
 ) -> list[StepTrace | None]:
-    """One step trace per query, drawn with its generator from all layers' as one; None where none is allowed.
+    """Return one step trace per query, drawn with its generator from all layers' as one; None where none is allowed.
 
     What a generator draws depends on it, on the query and on what the layers hold, not on the other generators. All are read at
     once, since a server makes a reader wait. Where a row was deleted since it was listed, or shows an answer and answers are

@@ -56,7 +56,7 @@ class Embedder:
         self._recent_tokens = recent_tokens
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        """Pooled, normalised embeddings of the keys of (question, history) pairs: float32 ``[N, D]``.
+        """Return pooled, normalised embeddings of the keys of (question, history) pairs: float32 ``[N, D]``.
 
         Raises:
             ValueError: the model's tokenizer gives no character offsets, or its texts are too short for a key.

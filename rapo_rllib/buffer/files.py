@@ -108,7 +108,7 @@ def import_traces(
 
 
 def usable_traces(plan: ImportPlan, dropped: Counter[str]) -> Iterator[StepTrace]:
-    """The step traces of the plan's files, in their order; ids come from the content, whatever a file calls them."""
+    """Yield the step traces of the plan's files, in their order; ids come from the content, whatever a file calls them."""
     for path in plan.files:
         for item in read(path, plan.format, dropped):
             if item.reward < plan.min_reward if plan.min_reward is not None else item.reward <= 0:

@@ -23,7 +23,7 @@ POLICY = "policy"  # source of such traces
 def grown_candidates(
     groups: Sequence[TrajectoryGroup], growth: str, protocol: ProtocolSettings, level: str = "step"
 ) -> list[StepTrace]:
-    """Step traces of the rollouts that are good enough.
+    """Return step traces of the rollouts that are good enough.
 
         successful: of trajectories that are correct and ended by themselves
         advantage:  of trajectories with a positive reward above their group's mean, which ended by themselves
@@ -100,11 +100,11 @@ class GrownTraces:
             del self.traces[trace.id], self._by_content[_content(trace)]
 
     def get_state(self) -> list[StepTrace]:
-        """For checkpoints."""
+        """Return what checkpoints keep."""
         return list(self.traces.values())
 
     def set_state(self, state: Iterable[StepTrace]) -> None:
-        """From a checkpoint."""
+        """Go on from a checkpoint."""
         self.traces = {trace.id: trace for trace in state}
         self._by_content = {_content(trace): trace.id for trace in self.traces.values()}
 

@@ -47,7 +47,7 @@ def id_of(trace: StepTrace) -> str:
 
 
 def last_characters(question: str, history: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int = MAX_KEY_TOKENS) -> str:
-    """The last 1,300 characters of question, newline and history, as the released code embeds them (algorithm.md section 9).
+    """Return last 1,300 characters of question, newline and history, as the released code embeds them (algorithm.md section 9).
 
     Where these are more than ``max_tokens`` tokens, the last that fit: left alone, an encoder would drop the most recent step.
     """
@@ -67,7 +67,7 @@ def goal_and_recent(
     max_tokens: int = MAX_KEY_TOKENS,
     recent_tokens: int | None = None,
 ) -> str:
-    """Question, newline and history, where they fit: the key of the paper.
+    """Make the key of the paper where it fits: question, newline and history.
 
     Else as many tokens of the history's end as fit beside 64 of the question. A question that is longer gets what the history
     leaves, half of it from its beginning and half from its end, a newline between: rules are alike in all questions of a game,
@@ -96,7 +96,7 @@ def goal_and_recent(
 
 
 def _room(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:
-    """Tokens of a key without the encoder's special ones."""
+    """Return tokens of a key without the encoder's special ones."""
     room = max_tokens - tokenizer.num_special_tokens_to_add()
     if room <= MAX_QUESTION_TOKENS:
         raise ValueError(
@@ -106,7 +106,7 @@ def _room(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:
 
 
 def _both_ends(text: str, tokenizer: PreTrainedTokenizerBase, room: int) -> str:
-    """``text``, or its first and its last tokens, ``room`` of them together."""
+    """Return ``text``, or its first and its last tokens, ``room`` of them together."""
     spans = _token_spans(text, tokenizer)
     if len(spans) <= room:
         return text
@@ -123,7 +123,7 @@ def _both_ends(text: str, tokenizer: PreTrainedTokenizerBase, room: int) -> str:
 
 
 def _with_recent(head: str, history: str, tokenizer: PreTrainedTokenizerBase, room: int, recent: int) -> str:
-    """``head``, a newline, and ``recent`` tokens of the end of ``history``: ``room`` at most, the head's included.
+    """Return ``head``, a newline, and ``recent`` tokens of the end of ``history``: ``room`` at most, the head's included.
 
     Text that begins within a word can tokenize into more pieces than it was cut from, hence the loop.
     """
@@ -139,7 +139,7 @@ def _with_recent(head: str, history: str, tokenizer: PreTrainedTokenizerBase, ro
 
 
 def _token_spans(text: str, tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, int]]:
-    """Character span of every token, without special tokens."""
+    """Return the character span of every token, without special tokens."""
     return tokenizer(text, add_special_tokens=False, truncation=False, return_offsets_mapping=True, verbose=False)[
         "offset_mapping"
     ]

@@ -25,7 +25,7 @@ class BufferView:
 
 
 def grown_settings(settings: BufferSettings, collection: str) -> BufferSettings:
-    """The buffer of the policy's own traces: at the same place, by the same embedder, always searched exactly."""
+    """Return the buffer of the policy's own traces: at the same place, by the same embedder, always searched exactly."""
     return replace(settings, collection=collection, traces=None, index="exact")
 
 

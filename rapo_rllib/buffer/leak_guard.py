@@ -38,7 +38,7 @@ Traced = TypeVar("Traced", ExpertTrajectory, StepTrace)
 
 
 def normalised(question: str) -> str:
-    r"""The text that decides whether two questions are the same; see the module.
+    r"""Return the text that decides whether two questions are the same; see the module.
 
     >>> normalised("What’s  2² + 1.5?")
     "what's 2^2 + 1.5"
@@ -68,7 +68,7 @@ def _scripts_written_out(text: str) -> str:
 
 
 def digest_of(question: str) -> bytes:
-    """16 bytes that stand for the normalised text of a question."""
+    """Return 16 bytes that stand for the normalised text of a question."""
     return hashlib.blake2b(normalised(question).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -92,7 +92,7 @@ class LeakGuard:
         return len(self.digests)
 
     def leaks(self, question: str) -> bool:
-        """Whether it is one of the evaluation questions."""
+        """Return whether it is one of the evaluation questions."""
         return bool(self.digests) and digest_of(question) in self.digests
 
     def keep(self, items: Iterable[Traced]) -> Iterator[Traced]:

@@ -25,7 +25,7 @@ URI_KEY = "step_trace_buffer.uri"  # what the user calls it, for messages
 
 
 def maker_of(embedder: Embedder, level: str) -> dict[str, Any]:
-    """Facts that are stored about an embedder and the level of its traces, as JSON."""
+    """Return the facts that are stored about an embedder and the level of its traces, as JSON."""
     return {
         "name": lasting_name(embedder.name),
         "level": level,
@@ -64,7 +64,7 @@ def check_maker(stored: dict[str, Any] | None, embedder: Embedder, level: str, w
 
 
 def adopted(settings: BufferSettings) -> BufferSettings:
-    """The settings, with embedder, pooling, key recipe and level as the collection has them. Unchanged if there is none.
+    """Return the settings, with embedder, pooling, key recipe and level as the collection has them. Unchanged if there is none.
 
     Raises:
         ValueError: ``settings.uri`` is wrong.

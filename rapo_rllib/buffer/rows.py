@@ -26,7 +26,7 @@ assert set(NAMES) == {field.name for field in fields(StepTrace)}
 
 
 def fits(trace: StepTrace) -> bool:
-    """Whether question and text are of at most 65,535 bytes, the most that a column of Milvus holds."""
+    """Return whether question and text are of at most 65,535 bytes, the most that a column of Milvus holds."""
     return max(_size(trace.question), _size(trace.text)) <= MAX_VARCHAR_BYTES
 
 
@@ -43,7 +43,7 @@ def _size(text: str) -> int:
 
 
 def _end(history: str) -> str:
-    """The last characters that a column holds. The key was made of fewer, and retrieval shows none of it."""
+    """Return the last characters that a column holds. The key was made of fewer, and retrieval shows none of it."""
     encoded = history.encode()
     return history if len(encoded) <= MAX_VARCHAR_BYTES else encoded[-MAX_VARCHAR_BYTES:].decode(errors="ignore")
 
@@ -59,18 +59,18 @@ def check_columns(stored: Iterable[str], where: str) -> None:
 
 
 def row_of(trace: StepTrace) -> dict:
-    """The values of a trace; of a long history its end."""
+    """Return the values of a trace; of a long history its end."""
     return {name: getattr(trace, name) for name in NAMES} | {"history": _end(trace.history)}
 
 
 def retrieved_of(row: dict) -> RetrievedTrace:
-    """The trace of a found row, with its similarity."""
+    """Return the trace of a found row, with its similarity."""
     similarity = min(1.0, max(-1.0, row["similarity"]))  # rounding may leave the interval
     return RetrievedTrace(trace_of(row), similarity)
 
 
 def trace_of(row: dict) -> StepTrace:
-    """The trace of a row."""
+    """Return the trace of a row."""
     return StepTrace(**{name: row[name] for name in NAMES})
 
 

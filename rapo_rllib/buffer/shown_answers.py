@@ -17,7 +17,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def shows_answer(text: str, answers: Sequence[str]) -> bool:
-    """Whether any of the answers stands in the text: a number by its value without its sign, anything else by its words.
+    """Return whether any of the answers stands in the text: a number by its value without its sign, anything else by its words.
 
     Words are compared without case, marks or spaces; a part of a word or of a number is none.
 

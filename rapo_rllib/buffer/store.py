@@ -94,7 +94,7 @@ class StepTraceBuffer(Collection):
             self.milvus.delete(self.collection, ids)
 
     def missing(self) -> int:
-        """Number of step traces that were stored and are gone, because files of the buffer were damaged."""
+        """Return the number of step traces that were stored and are gone, because files of the buffer were damaged."""
         noted = self._noted()
         return max(noted - self.count(), 0) if noted else 0
 
@@ -145,7 +145,7 @@ class StepTraceBuffer(Collection):
         return find(range(len(queries)), top_k)
 
     def random_traces(self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> list[StepTrace | None]:
-        """One step trace per query, drawn uniformly with its generator from all that :meth:`retrieve` could find for it.
+        """Return one step trace per query, drawn uniformly with its generator from all that :meth:`retrieve` could find for it.
 
         See ``drawing.random_traces``; raises as :meth:`retrieve`.
         """
@@ -163,7 +163,7 @@ class StepTraceBuffer(Collection):
             yield from map(trace_of, page)
 
     def questions(self) -> Iterator[str]:
-        """The question of every step trace. Raises as :meth:`all_traces`."""
+        """Yield the question of every step trace. Raises as :meth:`all_traces`."""
         for page in self._pages(("question",)):
             yield from (row["question"] for row in page)
 

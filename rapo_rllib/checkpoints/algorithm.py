@@ -103,7 +103,7 @@ class AlgorithmCheckpoints:
                 )
 
     def on_all_learners(self, folder: Path, use: Callable[[Any, str], None], *, writes: bool) -> None:
-        """``use(learner, folder)`` on all learners together; files travel where a learner is on another machine.
+        """Call ``use(learner, folder)`` on all learners together; files travel where a learner is on another machine.
 
         Raises:
             CheckpointError: a learner could not; all are alive still.
@@ -141,7 +141,7 @@ def _address() -> str:
 
 
 def located(path: Any, filesystem: FileSystem | None) -> tuple[FileSystem, str]:
-    """The file system and the path on it of a folder, or of an address on a remote storage."""
+    """Return the file system and the path on it of a folder, or of an address on a remote storage."""
     if filesystem is not None:
         return filesystem, str(path)
     text = str(path)
@@ -150,7 +150,7 @@ def located(path: Any, filesystem: FileSystem | None) -> tuple[FileSystem, str]:
 
 @contextmanager
 def _local_copy(source: str, filesystem: FileSystem) -> Iterator[Path]:
-    """The checkpoint on this machine's disk."""
+    """Copy the checkpoint to this machine's disk."""
     if isinstance(filesystem, LocalFileSystem):
         finish_replacement(Path(source))
         if not Path(source).is_dir():

@@ -31,7 +31,7 @@ _BLOCK = 1 << 22
 
 @contextmanager
 def atomic_directory(path: Path, **facts: Any) -> Iterator[Path]:
-    """An empty folder that takes the place of ``path`` when the block ends; an exception, or a kill, leaves ``path`` as it was.
+    """Open an empty folder that replaces ``path`` when the block ends; an exception, or a kill, leaves ``path`` as it was.
 
     Args:
         path: of the checkpoint; one that is there already is replaced.
@@ -107,7 +107,7 @@ def strangers(folder: Path, checkpoints: Iterable[Path]) -> list[str]:
 
 
 def whole_checkpoints(parent: Path) -> list[Path]:
-    """The complete checkpoints in a folder (a trial's, say), the furthest trained last; files are compared by size alone."""
+    """Return complete checkpoints in a folder (a trial's, say), the furthest trained last; files are compared by size alone."""
     found = []
     for manifest in parent.glob(f"*/{MANIFEST}"):
         facts = read_manifest(manifest.parent)
@@ -133,7 +133,7 @@ def _listing(folder: Path) -> dict[str, Any]:
 
 
 def _cut_short(folder: Path, files: dict[str, list[int]]) -> str:
-    """The first file that is not there in its length; empty: all are."""
+    """Return the first file that is not there in its length; empty: all are."""
     for name, (size, _) in files.items():
         if not (folder / name).is_file() or (folder / name).stat().st_size != size:
             return name
@@ -160,7 +160,7 @@ def _replaced(path: Path) -> Path:
 
 
 def sums(folder: Path, names: list[str] | None = None) -> dict[str, list[int]]:
-    """``{name: [size, crc32]}`` of the files in a folder, at any depth."""
+    """Return ``{name: [size, crc32]}`` of the files in a folder, at any depth."""
     if names is None:
         names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
     with ThreadPoolExecutor() as pool:  # both reading and the sum release the interpreter
@@ -179,12 +179,12 @@ _ARGUMENTS = "class_and_ctor_args.pkl"
 
 
 def is_rllib_checkpoint(folder: Path) -> bool:
-    """Whether ``folder`` holds what ``Algorithm.from_checkpoint`` reads."""
+    """Return whether ``folder`` holds what ``Algorithm.from_checkpoint`` reads."""
     return (folder / "rllib_checkpoint.json").is_file() and (folder / _ARGUMENTS).is_file()
 
 
 def trained_algorithm(folder: Path) -> tuple[Any, Any]:
-    """Class and ``AlgorithmConfig`` of a checkpoint. It is a pickle: read only checkpoints that you trust.
+    """Read class and ``AlgorithmConfig`` of a checkpoint. It is a pickle: read only checkpoints that you trust.
 
     Raises:
         ValueError: the checkpoint holds neither, or cannot be read here.

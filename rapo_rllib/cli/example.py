@@ -60,7 +60,7 @@ def get_example(
 
 
 def _example(name: str) -> Path:
-    """The file of an example, with or without its suffix; the command ends if there is none of that name."""
+    """Return the file of an example, with or without its suffix; the command ends if there is none of that name."""
     with one_line_errors():
         known = examples()
         stem = name.removesuffix(".yaml").removesuffix(".py")
@@ -72,7 +72,7 @@ def _example(name: str) -> Path:
 
 
 def examples_folder() -> Path:
-    """The folder with the examples.
+    """Return the folder with the examples.
 
     Raises:
         ValueError: there is none; the package was installed in a way that leaves out data files.
@@ -92,7 +92,7 @@ def examples_folder() -> Path:
 
 
 def examples() -> dict[str, Path]:
-    """Every job by its name: YAML files, and Python files that have a ``config``; modules that jobs import are none."""
+    """Return every job by its name: YAML files, and Python files that have a ``config``; modules that jobs import are none."""
     texts = {path: path.read_text(encoding="utf-8") for path in sorted(examples_folder().glob("*.*")) if path.is_file()}
     is_job = re.compile(r"^config\b.*=", re.MULTILINE)
     return {path.stem: path for path, text in texts.items() if path.suffix == ".yaml" or is_job.search(text)}
@@ -104,7 +104,7 @@ def described(path: Path) -> str:
 
 
 def files_of(path: Path) -> list[Path]:
-    """An example and the modules beside it that it names, and those that these import."""
+    """Return an example and the modules beside it that it names, and those that these import."""
     found = [path]
     for file in found:
         text = file.read_text(encoding="utf-8")

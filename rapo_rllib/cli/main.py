@@ -166,7 +166,7 @@ def config_typing() -> None:
 
 
 def main() -> None:
-    """Entry point of the ``rllib`` command."""
+    """Run the ``rllib`` command."""
     app()
 
 

@@ -51,7 +51,7 @@ class RunOptions:
 
 
 def json_object(text: str | None, option: str) -> dict[str, Any] | None:
-    """The value of an option that is a JSON object. Raises ``typer.BadParameter`` if it is none."""
+    """Return the value of an option that is a JSON object. Raises ``typer.BadParameter`` if it is none."""
     if text is None:
         return None
     try:
@@ -64,7 +64,7 @@ def json_object(text: str | None, option: str) -> dict[str, Any] | None:
 
 
 def key_value(item: str) -> tuple[str, Any]:
-    """Key and value of ``--set key=value``. Raises ``typer.BadParameter`` if it is no such thing."""
+    """Return the key and value of ``--set key=value``. Raises ``typer.BadParameter`` if it is no such thing."""
     key, separator, text = item.partition("=")
     if not separator or not key:
         raise typer.BadParameter(f"--set {item!r}: must be key=value")

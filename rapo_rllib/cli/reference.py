@@ -94,7 +94,7 @@ class ConfigSection(NamedTuple):
 
 
 def config_sections() -> list[ConfigSection]:
-    """All keys: the flat ones of ``RAPOConfig``, the nested ones, and those of RLlib's that matter for RAPO."""
+    """Return all keys: the flat ones of ``RAPOConfig``, the nested ones, and those of RLlib's that matter for RAPO."""
     config = RAPOConfig()
     return [ConfigSection(title, _about(cls), tuple(_keys(config, where, cls))) for title, where, cls in _SECTIONS]
 
@@ -105,7 +105,7 @@ def markdown() -> str:
 
 
 def _keys(config: RAPOConfig, where: str, cls: type) -> Iterator[ConfigKey]:
-    """The keys that ``cls`` itself declares first; of RLlib's, the default is the config's."""
+    """Yield the keys that ``cls`` itself declares first; of RLlib's, the default is the config's."""
     for name, knob in knobs(cls).items():
         if name in cls.__annotations__ and not knob.hidden and not _is_inherited(cls, name):
             default = getattr(config, name) if cls is RLlibSettings else knob.default
@@ -127,7 +127,7 @@ def _about(cls: type) -> str:
 
 
 def _shown(default: Any) -> str:
-    """``default`` as Python writes it; what has keys of its own is a mapping, and a long text is cut."""
+    """Return ``default`` as Python writes it; what has keys of its own is a mapping, and a long text is cut."""
     if is_dataclass(default):
         return "{}"
     if isinstance(default, type):
@@ -146,7 +146,7 @@ def _section_markdown(section: ConfigSection) -> str:
 
 
 def typed() -> str:
-    """The text of ``rapo_rllib/algorithm/training_keys.pyi``."""
+    """Return the text of ``rapo_rllib/algorithm/training_keys.pyi``."""
     own = {name: _written(kind) for name, kind, _ in training_keys()}
     rllibs = set(inspect.signature(AlgorithmConfig.training).parameters) - {"self", "kwargs", *own}
     return _TYPES_HEAD + "".join(
@@ -155,7 +155,7 @@ def typed() -> str:
 
 
 def _written(kind: Any) -> str:
-    """A type as source; what has keys of its own is a mapping."""
+    """Return a type as source; what has keys of its own is a mapping."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         return " | ".join(map(_written, get_args(kind)))

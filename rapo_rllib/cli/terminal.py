@@ -31,7 +31,7 @@ def fail(message: str, status: int = 1) -> NoReturn:
 
 @contextmanager
 def one_line_errors(stopped: str = "") -> Iterator[None]:
-    """A mistake, or a service, agent or engine that fails, is one line and exit status 1.
+    """Make one line and exit status 1 of a mistake, or of a service, agent or engine that fails.
 
     Args:
         stopped: said after Ctrl-C; empty: that is the caller's.

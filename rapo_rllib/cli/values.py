@@ -61,7 +61,7 @@ for _tag, _pattern, _first in _PLAIN:
 
 
 def yaml_value(text: str) -> Any:
-    """The value of ``text``.
+    """Return the value of ``text``.
 
     Raises:
         ValueError: not YAML; names line and column.
@@ -77,7 +77,7 @@ def yaml_value(text: str) -> Any:
 
 
 def yaml_file(path: Path) -> Any:
-    """The content of the file ``path``.
+    """Return the content of the file ``path``.
 
     Raises:
         ValueError: unreadable, or not YAML.
@@ -90,7 +90,7 @@ def yaml_file(path: Path) -> Any:
 
 
 def is_search(value: Any) -> bool:
-    """Whether ``value`` stands for one of many: ``{name of a search: [arguments]}``."""
+    """Return whether ``value`` stands for one of many: ``{name of a search: [arguments]}``."""
     if not isinstance(value, dict) or len(value) != 1:
         return False
     ((name, arguments),) = value.items()
@@ -98,7 +98,7 @@ def is_search(value: Any) -> bool:
 
 
 def with_searches(value: Any, where: str) -> Any:
-    """``value`` with every search expression in it, however deep, as the object that Tune samples from.
+    """Return ``value`` with every search expression in it, however deep, as the object that Tune samples from.
 
     Args:
         value: as a file has it; it stays as it is.
@@ -134,7 +134,7 @@ def _domain(name: str, arguments: list[Any], where: str) -> Any:
 
 
 def set_dotted(config: dict[str, Any], key: str, value: Any) -> None:
-    """``config[a][b] = value`` for the key ``a.b``. Raises ``ValueError`` where ``a`` was just set to a plain value."""
+    """Set ``config[a][b]`` for the key ``a.b``. Raises ``ValueError`` where ``a`` was just set to a plain value."""
     *parents, last = key.split(".")
     for parent in parents:
         config = config.setdefault(parent, {})
@@ -157,7 +157,7 @@ def merge(config: dict[str, Any], changes: dict[str, Any], where: str = "") -> N
 
 
 def with_overrides(config: AlgorithmConfig, overrides: Iterable[tuple[str, Any]]) -> AlgorithmConfig:
-    """A config with ``--set`` keys in place of its own, in place; ``engine.dtype`` leaves the rest as it is.
+    """Return a config with ``--set`` keys in place of its own, in place; ``engine.dtype`` leaves the rest as it is.
 
     Raises:
         ValueError: there is no such key, or its value has no keys.

@@ -63,7 +63,7 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
 
 
 def _check_sharing(settings: Settings, has_env_runners: bool) -> None:
-    """Engine and learner in one process."""
+    """Check engine and learner in one process."""
     update = settings.update
     if update.max_staleness and not has_env_runners:
         raise ValueError(
@@ -78,7 +78,7 @@ def _check_sharing(settings: Settings, has_env_runners: bool) -> None:
 
 
 def _check_sizes(settings: Settings) -> None:
-    """Parts that are larger than the whole."""
+    """Refuse parts that are larger than the whole."""
     rollout, update = settings.rollout, settings.update
     if rollout.num_hybrid > rollout.group_size:
         raise ValueError(f"num_hybrid = {rollout.num_hybrid} is more than group_size = {rollout.group_size}: lower num_hybrid")
@@ -120,7 +120,7 @@ def _check_budgets(settings: Settings) -> None:
 
 
 def _check_clip_room(settings: Settings) -> None:
-    """Shaping and clip: what eq. 8 does to a ratio of 1 must not pass a bound."""
+    """Refuse a shaping beyond the clip: what eq. 8 does to a ratio of 1 must not pass a bound."""
     objective = settings.objective
     if not settings.rollout.num_hybrid or objective.shaping_order == "after_clip":
         return
@@ -144,7 +144,7 @@ def _check_cap(settings: Settings) -> None:
 
 
 def _check_objective(objective: ObjectiveSettings) -> None:
-    """Parts of the loss that mean nothing together, and a key that would say nothing."""
+    """Refuse parts of the loss that mean nothing together, and a key that would say nothing."""
     if objective.clip_mode == "gradient_preserving" and objective.dual_clip is not None:
         raise ValueError(
             f"clip_mode = 'gradient_preserving' with dual_clip = {objective.dual_clip}: the dual clip cuts off a gradient that "
@@ -158,7 +158,7 @@ def _check_objective(objective: ObjectiveSettings) -> None:
 
 
 def _check_group_size(settings: Settings) -> None:
-    """Every advantage is over the group; with trajectories of others, one of the policy's own may do."""
+    """Refuse groups too small for an advantage; with trajectories of others, one of the policy's own may do."""
     size, objective, off_policy = settings.rollout.group_size, settings.objective, settings.off_policy
     compared = {
         "advantage_baseline = 'kind' with ": (objective.advantage_baseline == "kind", "others of their kind"),
@@ -175,7 +175,7 @@ def _check_group_size(settings: Settings) -> None:
 
 
 def _check_off_policy(settings: Settings) -> None:
-    """A sequence's ratio, and trajectories of others."""
+    """Refuse a sequence's ratio with trajectories of others."""
     level, shaping = settings.objective.importance_level, settings.objective.off_policy_shaping
     if level == "token" or not settings.off_policy.off_policy_trajectories:
         return

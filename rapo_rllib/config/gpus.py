@@ -31,7 +31,7 @@ def check_gpus(settings: Settings, has_env_runners: bool, in_evaluation: bool) -
 
 
 def _check_transfer(settings: Settings, has_env_runners: bool) -> None:
-    """vLLM's own transfer of weights."""
+    """Check vLLM's own transfer of weights."""
     transfer, rllib = settings.update.weight_transfer, settings.rllib
     if transfer not in VLLM_TRANSFERS:
         return
@@ -51,7 +51,7 @@ def _check_transfer(settings: Settings, has_env_runners: bool) -> None:
 
 
 def _check_compile(settings: Settings) -> None:
-    """Layers are compiled with FlexAttention, which is CUDA's."""
+    """Refuse to compile layers without CUDA: they are compiled with FlexAttention."""
     model = settings.model
     if not model.compile:
         return
@@ -65,7 +65,7 @@ def _check_compile(settings: Settings) -> None:
 
 
 def _check_workers(settings: Settings) -> None:
-    """An engine has a worker for each of its GPUs; Ray shows it as many as it asks for."""
+    """Refuse an engine that asks for another number of GPUs than it has workers: Ray shows it as many as it asks for."""
     workers, gpus = settings.engine.tensor_parallel_size, settings.rllib.num_gpus_per_env_runner
     if gpus and gpus != workers and (workers > 1 or gpus > 1):
         raise ValueError(
@@ -80,7 +80,7 @@ def _check_workers(settings: Settings) -> None:
 
 
 def _check_local_engine(settings: Settings, has_env_runners: bool) -> None:
-    """RLlib asks Ray for the main process's learner alone."""
+    """Refuse a GPU for the main process's engine: RLlib asks Ray for its learner alone."""
     rllib, alone = settings.rllib, not has_env_runners
     if alone and rllib.num_gpus_per_env_runner and (rllib.num_learners or not rllib.num_gpus_per_learner):
         raise ValueError(
@@ -90,7 +90,7 @@ def _check_local_engine(settings: Settings, has_env_runners: bool) -> None:
 
 
 def _check_sleep(settings: Settings, has_env_runners: bool) -> None:
-    """An engine that sleeps gives memory to a learner beside it."""
+    """Refuse an engine that sleeps without a learner beside it, which its memory would be for."""
     gpus = (settings.rllib.num_gpus_per_env_runner, settings.rllib.num_gpus_per_learner)
     shared = min(gpus) > 0 and (not has_env_runners or max(gpus) < 1)
     if settings.engine.sleep and (settings.update.max_staleness or not shared):
@@ -121,7 +121,7 @@ def _engines(settings: Settings) -> tuple[_Engines, _Engines]:
 
 
 def _check_fractions(settings: Settings) -> None:
-    """Processes with fractions: Ray fills one GPU after the other, and two learners, or two engines, would share one."""
+    """Refuse fractions by which two learners, or two engines, would share a GPU: Ray fills one after the other."""
     learner, learners = settings.rllib.num_gpus_per_learner, max(1, settings.rllib.num_learners)
     if 0 < learner < 1 and learners > 1:
         raise ValueError(
@@ -139,7 +139,7 @@ def _check_fractions(settings: Settings) -> None:
 
 
 def _check_memory(rollout: _Engines, evaluation: _Engines) -> None:
-    """Any engines may come together on a GPU that has room for their parts of it."""
+    """Refuse engines whose memory is too much for one GPU, where any that have room may come together."""
     kinds = (rollout, evaluation)
     counts = [range(1 + (min(kind.number, int(1 / kind.gpus + 1e-9)) if kind.gpus > 0 else 0)) for kind in kinds]
     fitting = [each for each in product(*counts) if each[0] * rollout.gpus + each[1] * evaluation.gpus <= 1 + 1e-9]

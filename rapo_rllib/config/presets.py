@@ -151,7 +151,7 @@ def preset_change(keys: Mapping[str, Any], name: Any) -> dict[str, Any]:
 
 
 def with_preset(keys: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """A dictionary for ``update_from_dict`` of a config with ``keys``, its preset written out.
+    """Return a dictionary for ``update_from_dict`` of a config with ``keys``, its preset written out.
 
     A whole config as a dictionary, as Tune hands to a trial, has every key, and says by ``_applied_preset`` which preset is in
     its values. If that is not the preset asked for, values that a user has not changed must not override it: those are left out
@@ -167,7 +167,7 @@ def with_preset(keys: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def merge_over_preset(preset: str | None, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values``, the user's mapping ``key`` (one of ``NESTED``), over that of the preset; mappings inside are merged too."""
+    """Put ``values``, the user's mapping ``key`` (one of ``NESTED``), over the preset's; mappings inside are merged too."""
     return _merged(PRESETS.get(preset or "", {}).get(key, {}), values)
 
 

@@ -55,7 +55,7 @@ class QuestionSource:
         return replace(self, options={**self.options, **options})
 
     def env_maker(self) -> Callable[[], gymnasium.Env]:
-        """A function that makes one environment.
+        """Return a function that makes one environment.
 
         Raises:
             ValueError: ``env`` is missing or names nothing that is registered, or would ignore a key of ours.
@@ -78,7 +78,7 @@ class QuestionSource:
         return lambda: _checked(gymnasium.make(env, disable_env_checker=True, **options), options)
 
     def protocol(self, settings: Settings) -> RolloutProtocol:
-        """The protocol in which a policy writes in this environment. Raises ``ValueError``: the model or it cannot do that."""
+        """Make the protocol in which a policy writes here. Raises ``ValueError``: model or environment cannot do that."""
         env = self.env_maker()()
         try:
             return make_protocol(load_tokenizer(settings.model), settings.protocol, env, vllm_call_reader)
@@ -86,7 +86,7 @@ class QuestionSource:
             env.close()
 
     def questions(self, split: str) -> Sequence[Question]:
-        """All questions of a split, ``train`` or ``test``.
+        """Return all questions of a split, ``train`` or ``test``.
 
         Raises:
             ValueError: there are none.
@@ -100,7 +100,7 @@ class QuestionSource:
         return SeedQuestions(DEFAULT_NUM_SEEDS, offset=0 if split == "train" else DEFAULT_NUM_SEEDS)
 
     def expert_trajectories(self, named: str = "expert", key: str = "step_trace_buffer.traces") -> Iterable[ExpertTrajectory]:
-        """The trajectories of an expert.
+        """Return the trajectories of an expert.
 
         Args:
             named: ``expert``, the environment's own, or a file of them.
@@ -122,13 +122,13 @@ class QuestionSource:
 
 
 def _checked(env: gymnasium.Env, options: Mapping[str, Any]) -> gymnasium.Env:
-    """An environment whose class was not known before."""
+    """Check an environment whose class was not known before."""
     check_env_keys(type(env.unwrapped), options)
     return env
 
 
 def is_tool_env(env: Any) -> bool:
-    """Whether ``env`` names one of our tool environments, or a subclass of them."""
+    """Return whether ``env`` names one of our tool environments, or a subclass of them."""
     return _is(env, ToolEnv)
 
 
@@ -138,7 +138,7 @@ def _is(env: Any, kind: type) -> bool:
 
 
 def _env_class(env: Any) -> type | None:
-    """The class behind ``env``; None if only making one tells."""
+    """Return the class behind ``env``; None if only making one tells."""
     if isinstance(env, type):
         return env
     if isinstance(env, str) and env in gymnasium.registry:

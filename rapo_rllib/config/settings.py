@@ -34,7 +34,7 @@ GPU_LOGITS_CHUNK = 8192  # tokens, those of a long row: its LM head runs once, w
 
 
 def default_keys() -> dict[str, Any]:
-    """RAPO's own keys and their defaults, as attributes of a ``RAPOConfig``."""
+    """Return RAPO's own keys and their defaults, as attributes of a ``RAPOConfig``."""
     flat = {name: declared.default for cls in FLAT for name, declared in knobs(cls).items()}
     nested: dict[str, Any] = {"language_model": {}, "engine": {}, "protocol": {}, "step_trace_buffer": {}, "warm_start": None}
     # whose values the flat keys have (not `preset` while a search is to choose it); folder of the model of a warm start
@@ -42,7 +42,7 @@ def default_keys() -> dict[str, Any]:
 
 
 def settings_of(keys: Mapping[str, Any]) -> Settings:
-    """The settings of a config, ``auto`` resolved.
+    """Return the settings of a config, ``auto`` resolved.
 
     Args:
         keys: attributes of a ``RAPOConfig``: RAPO's own and RLlib's.
@@ -86,7 +86,7 @@ def _on_gpu(given: Any, update: UpdateSettings) -> dict[str, Any]:
 
 
 def protocol_of(keys: Mapping[str, Any]) -> ProtocolSettings:
-    """The text protocol of a config."""
+    """Return the text protocol of a config."""
     return build(ProtocolSettings, keys["protocol"])
 
 
@@ -104,23 +104,23 @@ def _flat(cls: type[Section], keys: Mapping[str, Any]) -> Section:
 
 
 def _nested(cls: type[Section], given: Any, below: Mapping[str, Any] = {}, above: Mapping[str, Any] = {}) -> Section:
-    """A section of what a user wrote, over what holds where nothing is said, and under what another key decides."""
+    """Return a section of what a user wrote, over what holds where nothing is said, and under what another key decides."""
     return build(cls, {**below, **given, **above} if isinstance(given, Mapping) else given)
 
 
 def _started_from(keys: Mapping[str, Any]) -> dict[str, str]:
-    """The model of a warm start in place of the job's, once there is one."""
+    """Return the model of a warm start in place of the job's, once there is one."""
     return {} if keys["_started_from"] is None else {"name_or_path": keys["_started_from"]}
 
 
 def _on_whole_gpus(rllib: RLlibSettings) -> bool:
-    """Whether all engines and learners have processes and whole GPUs of their own."""
+    """Return whether all engines and learners have processes and whole GPUs of their own."""
     processes = rllib.num_env_runners and rllib.num_learners and not rllib.evaluation_num_env_runners
     return bool(processes and rllib.num_gpus_per_env_runner >= 1 and rllib.num_gpus_per_learner >= 1)
 
 
 def _dtype(asked: Any, gpus: Any) -> Any:
-    """``auto`` resolved for where it computes."""
+    """Return ``auto`` resolved for where it computes."""
     if asked != "auto":
         return asked
     return "bfloat16" if gpus else resolved_dtype("auto")

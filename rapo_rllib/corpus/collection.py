@@ -71,7 +71,7 @@ class PassageCollection(Collection):
         self._facts: dict[str, Any] | None = None
 
     def facts(self) -> dict[str, Any]:
-        """The facts of its making (``embedder``, ``fingerprint``, ``probe``, ``files``), and whether it is ``complete``.
+        """Return the facts of its making (``embedder``, ``fingerprint``, ``probe``, ``files``), and whether it is ``complete``.
 
         Raises:
             ValueError: there is no such collection, or it is no corpus.
@@ -125,7 +125,7 @@ class PassageCollection(Collection):
         self.milvus.upsert(self.collection, rows, vectors)
 
     def settle(self) -> None:
-        """After the last insert: have the rows in their final form, the right index, and the keys in memory (Lite)."""
+        """Have the rows in their final form, the right index, and the keys in memory (Lite), after the last insert."""
         self.milvus.flush(self.collection)
         self.milvus.set_index(self.collection)
 
@@ -171,13 +171,13 @@ class PassageCollection(Collection):
         return self._encoder
 
     def _hits(self, ranked: list[list[tuple[str, float]]]) -> list[list[Hit]]:
-        """The passages of the ids."""
+        """Return the passages of the ids."""
         ids = sorted({key for ranking in ranked for key, _ in ranking})
         rows = {row["id"]: row for row in self.milvus.get(self.collection, ids, NAMES, latest=False)}
         return [[Hit(_passage(rows[key]), score) for key, score in ranking if key in rows] for ranking in ranked]
 
     def _open(self) -> dict[str, Any]:
-        """The facts, once the embedder was found to be the one that the passages were embedded with."""
+        """Return the facts, once the embedder was found to be the one that the passages were embedded with."""
         if self._facts is not None:
             return self._facts
         facts = self.facts()
@@ -202,7 +202,7 @@ def check_mode(mode: str, key: str) -> None:
 
 
 def fused(rankings: Sequence[Sequence[str]], top_k: int) -> list[tuple[str, float]]:
-    """Reciprocal rank fusion: the ``top_k`` ids with the highest ``sum over rankings of 1 / (60 + rank)``, ranks from 1.
+    """Fuse by reciprocal rank: the ``top_k`` ids highest in ``sum over rankings of 1 / (60 + rank)``, ranks from 1.
 
     >>> fused([["a", "b"], ["b", "c"]], 2)[0][0]
     'b'

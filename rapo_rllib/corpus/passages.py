@@ -34,7 +34,7 @@ class Passage:
 
 
 def passage_id(title: str, text: str) -> str:
-    """32 hex digits of SHA-256 over title and text."""
+    """Return 32 hex digits of SHA-256 over title and text."""
     return hashlib.sha256(f"{title}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

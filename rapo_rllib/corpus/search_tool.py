@@ -37,7 +37,7 @@ class Batched(Generic[Query, Answer]):
         self._turn = threading.Lock()  # of answer_all
 
     def __call__(self, query: Query) -> Answer:
-        """The answer to one query. What ``answer_all`` raises is raised in every thread of the batch."""
+        """Return the answer to one query. What ``answer_all`` raises is raised in every thread of the batch."""
         future: Future[Answer] = Future()
         with self._lock:
             self._waiting.append((query, future))
@@ -111,7 +111,7 @@ class CorpusSearch:
         self.limits = ToolLimits(2 * max(TIMEOUT_S, BUSY_S) + TIMEOUT_S, top_k * (max_chars + 1000))
 
     def run(self, input: str) -> ToolResult:
-        """The best passages, numbered. ``ToolError`` when Milvus has not answered ``MAX_FAILURES`` calls in a row."""
+        """Return the best passages, numbered. ``ToolError`` when Milvus has not answered ``MAX_FAILURES`` calls in a row."""
         query = " ".join(input.encode("utf-8", "replace").decode().split())[:MAX_QUERY_CHARS].strip()
         if not query:
             return ToolResult("(no query)", "empty")

@@ -32,12 +32,12 @@ ATTEMPTS = 4  # of one request, while the endpoint is busy or does not answer
 
 
 def is_endpoint(name: str) -> bool:
-    """Whether an embedder's name is the address of an endpoint."""
+    """Return whether an embedder's name is the address of an endpoint."""
     return name.startswith(("http://", "https://"))
 
 
 def split_endpoint(name: str, key: str) -> tuple[str, str]:
-    """Base address and model of ``http(s)://host:port/v1#model``.
+    """Split ``http(s)://host:port/v1#model`` into base address and model.
 
     Raises:
         ValueError: one of them is missing; ``key`` is what the user calls it.
@@ -74,7 +74,7 @@ class EndpointEncoder:
     def encode(
         self, items: Sequence[Item], text_of: Callable[[Item, PreTrainedTokenizerBase], str] | None = None
     ) -> np.ndarray:
-        """Normalised embeddings: float32 ``[N, D]``.
+        """Embed texts, normalised: float32 ``[N, D]``.
 
         Args:
             items: texts, or what ``text_of`` makes texts of with the help of the tokenizer.
@@ -123,7 +123,7 @@ class EndpointEncoder:
             return _load_tokenizer()
 
     def _asked(self, texts: list[str]) -> np.ndarray:
-        """One request: unit vectors ``[len(texts), D]``."""
+        """Ask once: unit vectors ``[len(texts), D]``."""
         import numpy as np
 
         key = os.environ.get(API_KEY_VARIABLE, "")

@@ -99,7 +99,7 @@ class TextEncoder:
         text_of: Callable[[Item, PreTrainedTokenizerBase], str] | None = None,
         role: str | None = None,
     ) -> np.ndarray:
-        """Pooled, normalised embeddings: float32 ``[N, D]``.
+        """Return pooled, normalised embeddings: float32 ``[N, D]``.
 
         Args:
             items: texts, or what ``text_of`` makes texts of with the help of the model's tokenizer.
@@ -156,7 +156,7 @@ class TextEncoder:
         return {role: prompts[role] for role in ROLES if prompts.get(role)}
 
     def loaded(self) -> LoadedModel:
-        """The model; loaded when first asked for.
+        """Return the model; loaded when first asked for.
 
         Raises:
             ValueError: it cannot be loaded.
@@ -186,7 +186,7 @@ def _pooled(model: SentenceTransformer, texts: list[str], prompt_name: str | Non
 
 
 def _last_states(model: SentenceTransformer, texts: list[str], prompt_name: str | None, batch_size: int) -> np.ndarray:
-    """The last hidden state of every text's last token (the closing special one): ``[N, D]``."""
+    """Return the last hidden state of every text's last token (the closing special one): ``[N, D]``."""
     import torch
 
     states = model.encode(
@@ -196,7 +196,7 @@ def _last_states(model: SentenceTransformer, texts: list[str], prompt_name: str 
 
 
 def preferred_dtype(device: str) -> torch.dtype:
-    """Bfloat16 where it is multiplied (three times as fast), float32 elsewhere (a CPU without it takes six times as long)."""
+    """Return bfloat16 if it is multiplied in hardware (three times as fast), else float32 (else six times as slow)."""
     import torch
 
     if device.startswith("cuda"):
@@ -236,7 +236,7 @@ def _pad_to_few_lengths(first: Transformer) -> None:
 
 
 def _weights_hash(model: SentenceTransformer) -> str:
-    """Hash of every weight's name, shape and first values in bfloat16: the same by path, id or short name, on any machine."""
+    """Hash each weight's name, shape and first values in bfloat16: the same by path, id or short name, anywhere."""
     import torch
 
     digest = hashlib.sha256()

@@ -86,7 +86,7 @@ class Ask:
         yield from reversed(list(enumerate(_chain(self.tools, self.messages), start=1)))
 
     def answered_key(self, answer: Answer) -> str:
-        """Key of this request with its answer, as a later one has it."""
+        """Return the key of this request with its answer, as a later one has it."""
         return _chain(self.tools, [*self.messages, answer.message])[-1]
 
     def refuse(self, why: str) -> None:
@@ -142,7 +142,7 @@ class Recorder:
         self._asked: dict[str, Ask] = {}
 
     def earlier(self, ask: Ask) -> Ask | None:
-        """The equal request that ``ask`` repeats: its client says so, or that one's client has gone without the answer.
+        """Return the equal request that ``ask`` repeats: its client says so, or that one's client has gone without the answer.
 
         Else two equal requests are two samples. A request that repeats none is remembered.
         """
@@ -154,7 +154,7 @@ class Recorder:
         return None
 
     def find(self, ask: Ask) -> Place:
-        """The place behind the longest recorded prefix; at the end of a sequence, where one has it there."""
+        """Return the place behind the longest recorded prefix; at the end of a sequence, where one has it there."""
         for length, key in ask.prefixes():
             points = self._points.get(key)
             if points:
@@ -176,7 +176,7 @@ class Recorder:
 
 
 def _chain(tools: Sequence[Schema], messages: Sequence[Message]) -> list[str]:
-    """The key of each prefix of a conversation."""
+    """Return the key of each prefix of a conversation."""
     keys, key = [], _digest("tools", tools)
     for message in messages:
         key = _digest(key, _said(message))
@@ -185,7 +185,7 @@ def _chain(tools: Sequence[Schema], messages: Sequence[Message]) -> list[str]:
 
 
 def _said(message: Message) -> list[Any]:
-    """A message without what clients change when they send it back: ids, blanks around a turn, the order of arguments."""
+    """Strip what clients change when they send a message back: ids, blanks around a turn, the order of arguments."""
     content, role = message.get("content") or "", message["role"]
     calls = [(call["function"]["name"], _value(call["function"]["arguments"])) for call in message.get("tool_calls", ())]
     return [role, content.strip() if role == "assistant" else content, calls]

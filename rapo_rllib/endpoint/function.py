@@ -28,7 +28,7 @@ class Ended:
 
 
 def agent_function(path: str) -> Callable[..., Any]:
-    """The function at an import path. Raises ``ValueError`` naming it."""
+    """Return the function at an import path. Raises ``ValueError`` naming it."""
     module, _, name = path.partition(":")
     require(bool(module and name), "agent", path, "must be an import path, package.module:function")
     try:

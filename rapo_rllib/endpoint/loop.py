@@ -84,7 +84,7 @@ class Agents:
         return end
 
     def chat_with(self, tools: Sequence[Schema]) -> NativeProtocol:
-        """The form of turns for the tools of a request. Raises ``RequestError`` where the model has none for them."""
+        """Return the form of turns for the tools of a request. Raises ``RequestError`` where the model has none for them."""
         return self._chat_with(json.dumps(tools))
 
     def _make_chat(self, tools: str) -> NativeProtocol:

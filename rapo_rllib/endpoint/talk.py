@@ -177,7 +177,7 @@ class Talk:
         return completion
 
     def _prepared(self, ask: Ask) -> tuple[Place, _Sequence]:
-        """Where a request goes on, and the sequence there with what it adds, up to the opening of the policy's turn.
+        """Find where a request goes on, and put there what it adds, up to the opening of the policy's turn.
 
         Raises:
             RequestError: it is over a budget, or the template refuses it; nothing has changed then.
@@ -219,7 +219,7 @@ class Talk:
             raise RequestError(self.refused)
 
     def _begun(self, ask: Ask) -> _Sequence:
-        """A sequence that begins with a request."""
+        """Return a sequence that begins with a request."""
         plan = replace(self._episode.plan, chat=self._chat_with(ask.tools))
         chat: Any = plan.chat
         prompt, text = self._rendered(chat.conversation, self._for_template(ask.messages))
@@ -236,7 +236,7 @@ class Talk:
             raise RequestError(f"the messages are refused: {error}") from error
 
     def _for_template(self, messages: Sequence[Message], thoughts: Mapping[int, str] | None = None) -> list[Message]:
-        """Messages in which results say whose they are, and turns that were made here have their own ids and thoughts."""
+        """Write messages whose results say whose they are; turns that were made here have their own ids and thoughts."""
         found = []
         for index, message in enumerate(messages):
             name, id = self._calls.get(message.get("tool_call_id", ""), ("", ""))
@@ -250,7 +250,7 @@ class Talk:
         return found
 
     def _branched(self, origin: _Sequence, turns: int, thoughts: dict[int, str]) -> _Sequence:
-        """A new sequence with the tokens up to a turn: they are trained where they were generated."""
+        """Return a new sequence with the tokens up to a turn: they are trained where they were generated."""
         source, stop = origin.episode.trajectory, origin.episode.trajectory.steps[turns - 1].stop
         own = Trajectory(source.question_id, source.prompt_ids, own_prompt=True)
         own.token_ids = source.token_ids[:stop]
@@ -261,7 +261,7 @@ class Talk:
         return _Sequence(branch, origin.text[: origin.ends[turns - 1]], thoughts)
 
     def _anew(self, origin: _Sequence, thoughts: dict[int, str], messages: list[Message]) -> _Sequence:
-        """A new sequence with what the template writes now: its prompt is what that shares with the origin's."""
+        """Return a new sequence with what the template writes now: its prompt is what that shares with the origin's."""
         chat: Any = origin.episode.plan.chat
         source, (ids, text) = origin.episode.trajectory, self._rendered(chat.conversation, messages)
         shared = num_common(source.prompt_ids, ids)
@@ -276,7 +276,7 @@ class Talk:
         return Episode(f"{self._episode.name}.{len(self._sequences)}", self._episode.question, plan, trajectory)
 
     def _read(self, episode: Episode, turn: Turn, completion: Completion, ask: Ask) -> Answer:
-        """The turn as the agent gets it; a call that could not be read stays text, as in any server."""
+        """Return the turn as the agent gets it; a call that could not be read stays text, as in any server."""
         calls = [call for call in turn.calls if not call.problem] if ask.reads_calls else []
         written = []
         for call in calls:
@@ -302,7 +302,7 @@ class Talk:
 
 
 def _text(turn: Turn, completion: Completion, ask: Ask) -> str:
-    """The text of a turn: without calls and thoughts, unless there is a call that is not read, or could not be."""
+    """Return the text of a turn: without calls and thoughts, unless there is a call that is not read, or could not be."""
     if completion.finish == "stop":
         return next((completion.text.removesuffix(stop) for stop in ask.stop if completion.text.endswith(stop)), "")
     return str(turn) if turn.calls and (not ask.reads_calls or all(call.problem for call in turn.calls)) else turn.content

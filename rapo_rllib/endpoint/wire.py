@@ -81,13 +81,13 @@ def read_chat(body: bytes, headers: Mapping[str, str]) -> tuple[Ask, Form]:
 
 
 def models() -> str:
-    """The body of the list of models."""
+    """Return the body of the list of models."""
     model = {"id": MODEL, "object": "model", "created": int(time.time()), "owned_by": "rapo_rllib"}
     return json.dumps({"object": "list", "data": [model]})
 
 
 def error(message: str, status: int) -> str:
-    """The body of an error."""
+    """Return the body of an error."""
     return json.dumps({"error": {"message": message, "type": "invalid_request_error", "param": None, "code": status}})
 
 
@@ -119,7 +119,7 @@ def _stop(stop: Any) -> tuple[str, ...]:
 
 
 def _most_tokens(*given: int | None) -> int | None:
-    """The first that is given. A place is claimed before the engine could refuse it."""
+    """Return the first that is given. A place is claimed before the engine could refuse it."""
     most = next((value for value in given if value is not None), None)
     if most is not None and most < 1:
         raise RequestError(f"max_tokens = {most}: must be at least 1")
@@ -136,7 +136,7 @@ def _schema(tool: Any) -> Schema:
 
 
 def _plain(message: Mapping[str, Any], index: int) -> Message:
-    """A message with the fields that templates read; calls with arguments as objects."""
+    """Return a message with the fields that templates read; calls with arguments as objects."""
     role = message.get("role")
     found: Message = {"role": "system" if role == "developer" else role, "content": _text(message.get("content"), index)}
     if calls := message.get("tool_calls"):
@@ -168,7 +168,7 @@ def _arguments(arguments: Any) -> Any:
 
 
 def _message(answer: Answer, stream: bool = False) -> dict[str, Any]:
-    """The turn; in a stream calls say which they are."""
+    """Return the turn; in a stream calls say which they are."""
     message = answer.message
     if answer.calls and stream:
         message["tool_calls"] = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]

@@ -39,7 +39,7 @@ class RunnerCallbacks:
         return getattr(self._env_runner.config, f"callbacks_{name}")
 
     def _methods(self, name: str) -> list[Any]:
-        """The objects that do something of their own."""
+        """Return the objects that do something of their own."""
         unchanged = getattr(RLlibCallback, name)
         return [one for one in self._objects if getattr(getattr(one, name), "__func__", None) is not unchanged]
 

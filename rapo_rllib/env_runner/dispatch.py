@@ -83,7 +83,7 @@ def _check_answered(env_runner_group: Any, asked: Sequence[int], answers: int, t
 
 
 def _in_order(groups: Sequence[TrajectoryGroup], questions: Sequence[Question]) -> list[TrajectoryGroup | None]:
-    """The group of each question, None where none has come back; a question that was asked twice needs two."""
+    """Return the group of each question, None where none has come back; a question that was asked twice needs two."""
     returned: dict[str, list[TrajectoryGroup]] = {}
     for group in reversed(groups):
         returned.setdefault(group.question.id, []).append(group)

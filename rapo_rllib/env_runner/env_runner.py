@@ -97,12 +97,12 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         return Confirmation(self.policy_version, scores, seconds, self.engine_name())
 
     def engine_name(self) -> str:
-        """The name of this engine; after a restart another."""
+        """Return the name of this engine; after a restart another."""
         place = f"env runner {self.worker_index} on {platform.node()}" if self.worker_index else "the driver's engine"
         return f"{place} ({self._unique})"
 
     def call_engine(self, method: str, arguments: Mapping[str, Any]) -> None:
-        """One step of vLLM's own weight transfer; the learner drives it."""
+        """Take one step of vLLM's own weight transfer; the learner drives it."""
         self.engine.weights.call_workers(method, arguments)
 
     def sleep(self) -> None:
@@ -273,7 +273,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(EnvRunner)
     def get_spaces(self) -> dict[str, Any]:
-        """Text in, text out."""
+        """Return the spaces: text in, text out."""
         spaces = (self.config.observation_space, self.config.action_space)
         return {INPUT_ENV_SPACES: spaces, INPUT_ENV_SINGLE_SPACES: spaces, DEFAULT_MODULE_ID: spaces}
 
@@ -291,7 +291,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         not_components: str | Collection[str] | None = None,
         **kwargs: Any,
     ) -> StateDict:
-        """The version of its weights; the weights themselves are the learner's."""
+        """Return the version of its weights; the weights themselves are the learner's."""
         return {WEIGHTS_SEQ_NO: self.policy_version}
 
     @override(Checkpointable)
@@ -315,5 +315,5 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
 
 def _first_value(schedule: Any) -> float:
-    """The first value of a schedule; a number is its own."""
+    """Return the first value of a schedule; a number is its own."""
     return float(schedule[0][1] if isinstance(schedule, list | tuple) else schedule)

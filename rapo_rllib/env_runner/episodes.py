@@ -93,7 +93,7 @@ def _add(
 
 
 def _outcome(episode: Episode, end: str) -> dict[str, Any]:
-    """The content of the last info."""
+    """Return the content of the last info."""
     if not end:
         return {}
     trajectory, question = episode.trajectory, episode.question

@@ -23,7 +23,7 @@ from rapo_rllib.types import FALLBACK, Retrieval, TokenKind, Trajectory, Traject
 
 
 def effect_metrics(trajectories: Sequence[Trajectory], objective: ObjectiveSettings) -> dict[str, float]:
-    """Counts end in ``_count``; everything else is a mean, 0 where there was nothing to take it of.
+    """Compute what retrieval did; counts end in ``_count``, all else is a mean, 0 where there was nothing to take it of.
 
     Those that retrieved are compared with those that did not although they called a tool, after which they might have.
     """
@@ -55,7 +55,7 @@ def effect_metrics(trajectories: Sequence[Trajectory], objective: ObjectiveSetti
 
 
 def _copied(trajectory: Trajectory, retrieval: Retrieval) -> bool:
-    """Whether the trajectory answers what the step trace answers."""
+    """Return whether the trajectory answers what the step trace answers."""
     return _plain(trajectory.predicted) == _plain(retrieval.answer)
 
 
@@ -64,7 +64,7 @@ def _plain(answer: str) -> str:
 
 
 def mean(values: Iterable[float]) -> float:
-    """The mean; 0 of nothing."""
+    """Return the mean; 0 of nothing."""
     listed = [float(value) for value in values]
     return sum(listed) / len(listed) if listed else 0.0
 
@@ -121,7 +121,7 @@ class SampleResult:
 
 
 def episode_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """The means of episodes as RLlib's own env runners name them, and how many answers are right."""
+    """Return the means of episodes as RLlib's own env runners name them, and how many answers are right."""
     returns = [t.reward for t in trajectories]
     return {
         "accuracy": mean(t.correct for t in trajectories),
@@ -155,7 +155,7 @@ def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[
 
 
 def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) -> dict[str, float]:
-    """Everything about one sampling phase that is a mean or a count.
+    """Compute everything about one sampling phase that is a mean or a count.
 
     ``retrieval_reward`` and the entropies around retrievals are those that ``objective`` trains with; ``entropy`` is always the
     mean over the tokens of a step.
@@ -198,7 +198,7 @@ def _step_entropies(trajectories: Sequence[Trajectory]) -> Iterator[float]:
 
 
 def _reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Mean of every term, over the trajectories whose environment named terms; how often a scorer could not judge."""
+    """Return mean of every term, over the trajectories whose environment named terms; how often a scorer could not judge."""
     named = [t.reward_terms for t in trajectories if t.reward_terms]
     names = dict.fromkeys(name for terms in named for name in terms)
     values = {f"reward/{name}": mean(terms.get(name, 0.0) for terms in named) for name in names}

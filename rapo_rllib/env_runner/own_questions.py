@@ -29,7 +29,7 @@ class OwnQuestions:
     _asked: int = field(default=0, init=False)  # held-out ones since ``restart``
 
     def take(self, count: int) -> list[Question]:
-        """The next training questions."""
+        """Return the next training questions."""
         if self.cursor is None:
             self.cursor = QuestionCursor(self.source.questions("train"), self.seed)
         return self.cursor.take(count * self.num_runners)[self.index :: self.num_runners]
@@ -39,7 +39,7 @@ class OwnQuestions:
         self._asked = 0
 
     def take_held_out(self, count: int) -> list[Question]:
-        """The next held-out questions; behind the last comes the first."""
+        """Return the next held-out questions; behind the last comes the first."""
         questions = self._held_out
         places = range(self._asked, self._asked + count)
         self._asked += count
@@ -52,7 +52,7 @@ class OwnQuestions:
 
 
 def missing_episodes(sampled: SampleResult, episodes: int, timesteps: int | None) -> int:
-    """About how many are missing of so many episodes or generated steps, which are guessed by those there are; 0: none."""
+    """Estimate how many episodes are missing of so many, or of so many generated steps, guessed by those there are."""
     whole = [t for t in sampled.trajectories if not t.failed]
     if timesteps is None:
         return max(episodes - len(whole), 0)

@@ -43,7 +43,7 @@ def make_engine(settings: Settings, seed: int) -> VLLMEngine:
 
 
 def make_loop(settings: Settings, source: QuestionSource, engine: VLLMEngine, layers: LayeredBuffer | None) -> RolloutLoop:
-    """The rollout loop over engine, environments and buffer; without one it does not retrieve."""
+    """Return the rollout loop over engine, environments and buffer; without one it does not retrieve."""
     from rapo_rllib.endpoint.env import AgentEnv
     from rapo_rllib.protocol.make import make_protocol
     from rapo_rllib.protocol.native import NativeProtocol
@@ -79,7 +79,7 @@ def make_retriever(settings: Settings, source: TraceSource) -> Retriever:
 
 
 def open_layers(settings: Settings) -> LayeredBuffer:
-    """The Step-Trace Buffer, and what the policy adds to it."""
+    """Return the Step-Trace Buffer, and what the policy adds to it."""
     from rapo_rllib.buffer.layered import LayeredBuffer
     from rapo_rllib.buffer.store import StepTraceBuffer
 

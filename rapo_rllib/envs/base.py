@@ -25,7 +25,7 @@ class AnyText(gymnasium.spaces.Text):
         super().__init__(max_length=max_length, min_length=0, charset=string.printable)
 
     def contains(self, x: Any) -> bool:
-        """Whether ``x`` is a string of at most ``max_length`` characters."""
+        """Return whether ``x`` is a string of at most ``max_length`` characters."""
         return isinstance(x, str) and len(x) <= self.max_length
 
 
@@ -70,7 +70,7 @@ class SeedQuestions(LazyQuestions):
         self._offset = offset
 
     def make(self, index: int) -> Question:
-        """The question of seed ``offset + index``."""
+        """Return the question of seed ``offset + index``."""
         seed = self._offset + index
         return Question(id=f"seed-{seed}", text="", seed=seed)
 
@@ -95,7 +95,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self.action_space = AnyText()
 
     def asked(self, options: Mapping[str, Any] | None) -> Question:
-        """The question of an episode: ``options["question"]`` of ``reset``; without one, a random training question."""
+        """Return the question of an episode: ``options["question"]`` of ``reset``; without one, a random training question."""
         question: Question | None = (options or {}).get("question")
         if question is not None:
             return question
@@ -114,7 +114,7 @@ def solved(calls: Iterable[tuple[str, str]], answer: str, tag: str, settings: Pr
 
 
 def info_of(uses: Sequence[ToolUse]) -> dict[str, Any]:
-    """The info of a step with calls: of several, their names, the first error and the time of all."""
+    """Return the info of a step with calls: of several, their names, the first error and the time of all."""
     info: dict[str, Any] = {
         "tool": ", ".join(dict.fromkeys(use.tool for use in uses)),
         "tool_error": next((use.error for use in uses if use.error), None),

@@ -82,7 +82,7 @@ def own_benchmark(name: str, in_words: bool) -> Benchmark:
 
 
 def split_name(dataset: str) -> tuple[Benchmark, str | None] | None:
-    """The benchmark that ``dataset`` names, and where its local copy is; None if it names none.
+    """Return the benchmark that ``dataset`` names, and where its local copy is; None if it names none.
 
     >>> split_name("math500=./test.jsonl")[1], split_name("openai/gsm8k")
     ('./test.jsonl', None)
@@ -96,7 +96,7 @@ def split_name(dataset: str) -> tuple[Benchmark, str | None] | None:
 def benchmark_questions(
     benchmark: Benchmark, path: str | None, split: str = "test", limit: int | None = None
 ) -> tuple[Question, ...]:
-    """Questions whose ``source`` tells the scorer ``auto`` how to score them.
+    """Return questions whose ``source`` tells the scorer ``auto`` how to score them.
 
     Args:
         benchmark: which.
@@ -158,7 +158,7 @@ def _question(benchmark: Benchmark, row: Mapping[str, Any], where: str, id: str)
 
 
 def _final_answer(solution: str) -> str:
-    """Empty where the solution gives none, as one of MATH's does."""
+    """Return the final answer; empty where the solution gives none, as one of MATH's does."""
     found = last_box(solution)
     if found is None and (bare := _BARE_BOX.findall(solution)):
         found = bare[-1]

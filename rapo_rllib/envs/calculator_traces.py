@@ -22,7 +22,7 @@ _TOLERANCE = 1e-2  # people round to cents
 
 
 def calculated(expression: str) -> float | None:
-    """The value of an expression of numbers, ``+ - * / // %`` and brackets; None if it is anything else.
+    """Return the value of an expression of numbers, ``+ - * / // %`` and brackets; None if it is anything else.
 
     >>> calculated("2*(3+0.5)"), calculated("2*x"), calculated("1/0")
     (7.0, None, None)
@@ -36,7 +36,7 @@ def calculated(expression: str) -> float | None:
 
 
 def annotated_segments(answer: str) -> list[dict[str, str]] | None:
-    r"""An annotated answer as segments of a trace file; None if a calculation is wrong or there is no final answer.
+    r"""Return an annotated answer as segments of a trace file; None if a calculation is wrong or there is no final answer.
 
     Example: ``"48/2 = <<48/2=24>>24 clips.\n#### 24"`` is think "48/2 = ", call "print(48/2)", result "24", think " clips.",
     answer "24".
@@ -63,7 +63,7 @@ def annotated_segments(answer: str) -> list[dict[str, str]] | None:
 def annotated_trajectories(
     rows: Iterable[tuple[Question, Mapping[str, Any]]], answer_field: str = "answer"
 ) -> Iterator[ExpertTrajectory]:
-    """The trajectories of all rows with right calculations, in their order; how many were left out is logged.
+    """Yield the trajectories of all rows with right calculations, in their order; how many were left out is logged.
 
     Raises:
         ValueError: no row has an annotated answer.

@@ -26,11 +26,11 @@ class QuestionCursor:
         self._order: tuple[int, list[int]] | None = None
 
     def take(self, count: int) -> list[Question]:
-        """The next ``count`` questions."""
+        """Return the next ``count`` questions."""
         return [question for _, question in self.take_places(count)]
 
     def take_places(self, count: int) -> list[tuple[int, Question]]:
-        """The next ``count`` questions, each with its place in the order of all epochs; those that were put back come first."""
+        """Take the next ``count`` questions, each with its place over all epochs; those that were put back come first."""
         return [(place, self._at(place)) for place in (self._next() for _ in range(count))]
 
     def put_back(self, places: Iterable[int]) -> None:

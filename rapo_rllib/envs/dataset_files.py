@@ -31,7 +31,7 @@ def read_rows(
     config: str | None = None,
     limit: int | None = None,
 ) -> list[Row]:
-    """The first ``limit`` rows (None: all).
+    """Return the first ``limit`` rows (None: all).
 
     Args:
         dataset: path of a file or folder, or a Hugging Face id.
@@ -124,7 +124,7 @@ _READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
 
 
 def is_file_name(dataset: str) -> bool:
-    """Whether ``dataset`` is named like a file that can be read, which holds one split only."""
+    """Return whether ``dataset`` is named like a file that can be read, which holds one split only."""
     return _suffix(Path(dataset)) is not None
 
 

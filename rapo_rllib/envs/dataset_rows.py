@@ -64,7 +64,7 @@ def question_from_row(
 
 
 def asked_text(row: Mapping[str, Any], where: str, question_field: str | None) -> tuple[str, Turns]:
-    """The question of a row, and the turns that stand before it."""
+    """Return the question of a row, and the turns that stand before it."""
     names = (question_field,) if question_field else (*_QUESTION_FIELDS, *CHAT_FIELDS)
     chats = names if question_field else CHAT_FIELDS
     values = {name: field_value(row, name) for name in names}
@@ -80,7 +80,7 @@ def asked_text(row: Mapping[str, Any], where: str, question_field: str | None) -
 
 
 def field_value(row: Any, dotted: str) -> Any:
-    """The value under a dotted name, or None. Example: ``reward_model.ground_truth``. A name with a dot in it goes first."""
+    """Return value under a dotted name, or None. Example: ``reward_model.ground_truth``. A name with a dot in it goes first."""
     if isinstance(row, Mapping) and dotted in row:
         return row[dotted]
     head, _, rest = dotted.partition(".")
@@ -110,7 +110,7 @@ def _missing(what: str, where: str, row: Mapping[str, Any], tried: tuple[str, ..
 
 
 def read_turns(value: Sequence[Any], where: str, key: str) -> tuple[str, Turns]:
-    """The question, which is the last turn of a user, and the turns before it.
+    """Return the question, which is the last turn of a user, and the turns before it.
 
     What stands behind the question, an assistant's turns and the results of its calls, is a solution: it is not shown.
 
@@ -147,7 +147,7 @@ def _turn(item: Any, where: str) -> tuple[Any, ...]:
 
 
 def _call(item: Any, where: str) -> dict[str, Any]:
-    """An earlier call with its arguments as an object; OpenAI's form has them as JSON."""
+    """Return an earlier call with its arguments as an object; OpenAI's form has them as JSON."""
     found = item.get("function", item) if isinstance(item, Mapping) else None
     function = found if isinstance(found, Mapping) else {}
     arguments = function.get("arguments") or {}
@@ -160,14 +160,14 @@ def _call(item: Any, where: str) -> dict[str, Any]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A value without fields that are null: Arrow gives each row the fields of all."""
+    """Return a value without fields that are null: Arrow gives each row the fields of all."""
     if isinstance(value, Mapping):
         return {name: _without_nulls(one) for name, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def read_tools(value: Any, where: str) -> tuple[tuple[str, ...] | None, tuple[dict[str, Any], ...]]:
-    """Names of the tools of a row (None: it says nothing, so all of the job's), and the schemas that it has of them.
+    """Return names of the tools of a row (None: it says nothing, so all of the job's), and the schemas that it has of them.
 
     Raises:
         ValueError: not a list of names or schemas.

@@ -17,7 +17,7 @@ _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
 
 
 def is_literal(text: str) -> bool:
-    """Whether ``eval(text)`` does no more than to make a value, or to fail.
+    """Return whether ``eval(text)`` does no more than to make a value, or to fail.
 
     >>> is_literal("[['Q', '_'], ['_', 'Q']]"), is_literal("a b c"), is_literal("__import__('os')")
     (True, True, False)
@@ -35,7 +35,7 @@ def is_literal(text: str) -> bool:
 
 
 def is_formula(text: str) -> bool:
-    """Whether sympy may parse ``text``: numbers, one-word names, the four operations, small powers, elementary functions.
+    """Return whether sympy may parse it: numbers, one-word names, four operations, small powers, elementary functions.
 
     >>> is_formula("3*x**2 + sin(x)/2 + C"), is_formula("().__class__"), is_formula("9**9**9"), is_formula("5!")
     (True, False, False, False)
@@ -52,7 +52,7 @@ def _parsed(text: str) -> ast.Expression | None:
 
 
 def _is_harmless(node: ast.AST) -> bool:
-    """Whether a node of a formula may be there; those below it are asked about by themselves."""
+    """Return whether a node of a formula may be there; those below it are asked about by themselves."""
     match node:
         case ast.Constant(value=value):
             return type(value) in (int, float) and len(repr(value)) <= _MAX_DIGITS
@@ -66,7 +66,7 @@ def _is_harmless(node: ast.AST) -> bool:
 
 
 def _is_small(exponent: ast.expr) -> bool:
-    """Whether it is a number of a size that no calculation drowns in, or holds a variable and no power."""
+    """Return whether it is a number of a size that no calculation drowns in, or holds a variable and no power."""
     match exponent:
         case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
             return _is_small(operand)

@@ -76,11 +76,11 @@ class ExpertRows:
         return {f"single_steps/{name}": float(value) for name, value in values.items()}
 
     def get_state(self) -> Any:
-        """For checkpoints."""
+        """Return what checkpoints keep."""
         return sorted(self._refused)
 
     def set_state(self, state: Any) -> None:
-        """From a checkpoint; None: of a run without single steps."""
+        """Go on from a checkpoint; None: of a run without single steps."""
         self._refused = set(state or ())
 
 
@@ -116,7 +116,7 @@ def success_rate(right: int, count: int) -> float:
 
 
 def spread(place: int) -> float:
-    """A number in [0, 1) for a place of the training's order; those of any places in a row are spread evenly.
+    """Return a number in [0, 1) for a place of the training's order; those of any places in a row are spread evenly.
 
         frac((i + 1) φ),  φ = (√5 - 1) / 2
 
@@ -149,7 +149,7 @@ class ExpertStarts:
         self._asked = self._without = 0  # that may begin behind steps, and of them those that have none; since the last batch
 
     def __len__(self) -> int:
-        """Questions that can begin behind steps at all."""
+        """Return questions that can begin behind steps at all."""
         return sum(len(steps) > FEWEST_LEFT for steps in self._steps.values())
 
     def begun(self, place: int, question: Question) -> Question:
@@ -195,11 +195,11 @@ class ExpertStarts:
         return {f"starts/{name}": value for name, value in values.items()}
 
     def get_state(self) -> dict[str, Any]:
-        """For checkpoints."""
+        """Return what checkpoints keep."""
         return {"right": {left: list(seen) for left, seen in list(self._right.items())}, "refused": sorted(self._refused)}
 
     def set_state(self, state: dict[str, Any] | None) -> None:
-        """From a checkpoint; None: of a run in which every trajectory began with its question."""
+        """Go on from a checkpoint; None: of a run in which every trajectory began with its question."""
         state = state or {"right": {}, "refused": []}
         self._refused = set(state["refused"])
         self._right.clear()
@@ -223,7 +223,7 @@ class GuidedQuestions:
         self._order, self._starts, self._rows, self._unaided = order, starts, rows, unaided
 
     def take_places(self, count: int) -> list[tuple[int, Question]]:
-        """The next ``count`` questions, each with its place."""
+        """Return the next ``count`` questions, each with its place."""
         return [(place, self._guided(place, question)) for place, question in self._order.take_places(count)]
 
     def _guided(self, place: int, question: Question) -> Question:
@@ -242,5 +242,5 @@ class GuidedQuestions:
 
 
 def _key(question: Question) -> str:
-    """Two data sets number their questions alike, so the text tells which is which; seeds alone have none."""
+    """Return what tells questions apart: two data sets number them alike, so it is the text; seeds alone have none."""
     return question.text.strip() or question.id

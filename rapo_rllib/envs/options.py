@@ -41,7 +41,7 @@ def read_options(cls: type[Options], values: Mapping[str, Any], where: str = "en
 
 
 def installed(module: str, env: str, package: str, extra: str) -> ModuleType:
-    """The module of a package that one environment needs. Raises ``ValueError``, saying what to install, if it is missing."""
+    """Import a package that one environment needs. Raises ``ValueError``, saying what to install, if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -80,7 +80,7 @@ class CountOptions(Knobs):
     num_test: int = knob(500, "test questions, none of which is a training question", at_least=1)
 
     def count(self, split: str) -> int:
-        """The number of questions of a split. Raises ``ValueError`` if there is no such split."""
+        """Return the number of questions of a split. Raises ``ValueError`` if there is no such split."""
         check_split(split)
         return self.num_train if split == "train" else self.num_test
 
@@ -113,7 +113,7 @@ class DatasetOptions(Knobs):
         require(bool(self.dataset), "dataset", self.dataset, "name a data file or a Hugging Face id")
 
     def of_split(self, split: str) -> tuple[str, str, int | None]:
-        """The key that names the data of ``split``, its name there, and how many of its questions are asked at most.
+        """Return the key that names the data of ``split``, its name there, and how many of its questions are asked at most.
 
         Raises:
             ValueError: there is no such split, or no test questions are named.

@@ -78,7 +78,7 @@ class Questions(ToolEnv):
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> Sequence[Question]:
-        """The questions of ``split``. Raises ``ValueError`` naming file, row and field where one is missing."""
+        """Return the questions of ``split``. Raises ``ValueError`` naming file, row and field where one is missing."""
         options = read_options(cls.options_class, env_config)
         named = options.test_dataset if split == "test" else None
         if isinstance(named, tuple):
@@ -87,7 +87,7 @@ class Questions(ToolEnv):
 
     @classmethod
     def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
-        """The usable trajectories of ``env_config.traces``."""
+        """Return the usable trajectories of ``env_config.traces``."""
         options = read_options(cls.options_class, env_config)
         if options.traces is None:
             require(False, "traces", None, "name a .jsonl[.gz] file of recorded trajectories to build a buffer from")
@@ -114,7 +114,7 @@ def _short_name(name: str) -> str:
 
 
 def _in_turn(parts: Mapping[str, Sequence[Question]]) -> tuple[Question, ...]:
-    """The first question of every data set, the second of every one, ...: the first ``N`` are evenly shared."""
+    """Return the first question of every data set, the second of every one, ...: the first ``N`` are evenly shared."""
     for name, part in parts.items():
         require(bool(part), "test_dataset", name, "holds no questions")
     marked = [[replace(question, benchmark=name) for question in part] for name, part in parts.items()]
@@ -122,7 +122,7 @@ def _in_turn(parts: Mapping[str, Sequence[Question]]) -> tuple[Question, ...]:
 
 
 def _annotated(options: QuestionsOptions) -> Iterator[ExpertTrajectory]:
-    """Trajectories out of the training answers, which ``Questions.questions`` reduces to their final number."""
+    """Read trajectories out of the training answers, which ``Questions.questions`` reduces to their final number."""
     name, config, fields_named = options.dataset, options.dataset_config, (options.question_field, options.answer_field)
     if (named := split_name(name)) is not None:
         benchmark, path = named
@@ -145,7 +145,7 @@ def _load(
     columns: tuple[str | None, str | None, bool],
     skip_bad_rows: bool,
 ) -> tuple[Question, ...]:
-    """The questions of a file, a folder or a Hugging Face id; ``columns`` as the last arguments of ``question_from_row``."""
+    """Load questions of a file, a folder or a Hugging Face id; ``columns`` as the last arguments of ``question_from_row``."""
     rows = read_rows(name, key, split, config, limit)
     stem = Path(name).name.split(".")[0]
     label = f"{stem}-{split}" if not is_file_name(name) else stem

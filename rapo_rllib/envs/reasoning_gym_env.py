@@ -75,7 +75,7 @@ class ReasoningGymQuestions(LazyQuestions):
         self._options, self._split = options, split
 
     def make(self, index: int) -> Question:
-        """Question ``index``: of the entries drawn for it, the first that belongs to the split."""
+        """Return question ``index``: of the entries drawn for it, the first that belongs to the split."""
         options = self._options
         for attempt in range(_ATTEMPTS):
             seed = _seed_of(options.seed, self._split, index, attempt)
@@ -93,14 +93,14 @@ class ReasoningGymQuestions(LazyQuestions):
 
 
 def entry_of(options: ReasoningGymOptions, seed: int) -> dict[str, Any]:
-    """The entry that the task makes from ``seed``: with ``question``, ``answer`` and ``metadata``."""
+    """Return the entry that the task makes from ``seed``: with ``question``, ``answer`` and ``metadata``."""
     with _lock:  # tasks keep state while they make an entry
         entry: dict[str, Any] = _data_set(options.task, _as_json(options.task_config), seed)[0]
     return entry
 
 
 def split_of(text: str) -> str:
-    """The split a question belongs to, whatever the seed, so neither split can leak."""
+    """Return the split a question belongs to, whatever the seed, so neither split can leak."""
     return "test" if hashlib.sha256(text.encode()).digest()[0] % _TEST_SHARE == 0 else "train"
 
 
@@ -111,12 +111,12 @@ class ReasoningGym(ToolEnv):
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> ReasoningGymQuestions:
-        """The questions of ``split``."""
+        """Return the questions of ``split``."""
         return ReasoningGymQuestions(read_options(ReasoningGymOptions, env_config), split)
 
     @classmethod
     def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
-        """Solutions of the training questions with the calculator, for the tasks that it can solve.
+        """Solve the training questions with the calculator, for the tasks that it can solve.
 
         Raises:
             ValueError: the task is another one, or the policy has no calculator.
@@ -131,12 +131,12 @@ class ReasoningGym(ToolEnv):
         return (one for one in found if one is not None)
 
     def make_scorer(self) -> Scorer:
-        """The task's verifier, unless another scorer is named."""
+        """Return the task's verifier, unless another scorer is named."""
         return verifier(self.options) if self.options.scorer == VERIFIER else shared_scorer(self.options.scorer)
 
 
 def verifier(options: ReasoningGymOptions) -> Scorer:
-    """A scorer by the task's ``score_answer``: the value is its score in [0, 1], and 1 counts as correct.
+    """Return a scorer by the task's ``score_answer``: the value is its score in [0, 1], and 1 counts as correct.
 
     What the verifier may not be handed is wrong, and so is what it cannot take, which is counted.
     """
@@ -155,7 +155,7 @@ def verifier(options: ReasoningGymOptions) -> Scorer:
 
 
 def solution(question: Question, settings: ProtocolSettings) -> ExpertTrajectory | None:
-    """The calculations from left to right, and the answer; None: the question is no chain, or its answer another one.
+    """Return the calculations from left to right, and the answer; None: the question is no chain, or its answer another one.
 
     Sums take one call a term behind the first.
     """
@@ -173,7 +173,7 @@ def solution(question: Question, settings: ProtocolSettings) -> ExpertTrajectory
 
 
 def may_be_verified(task: str, answer: str) -> bool:
-    """Whether the verifier of ``task`` may be handed ``answer``: some evaluate it as Python."""
+    """Return whether the verifier of ``task`` may be handed ``answer``: some evaluate it as Python."""
     if task in EVALUATED:
         return is_literal(answer)
     return task not in CALCULATED or is_formula(answer)
@@ -184,7 +184,7 @@ _lock = threading.RLock()
 
 @lru_cache(maxsize=4096)
 def _data_set(task: str, task_config: str, seed: int) -> Any:
-    """One entry of a task, made from ``seed``. Raises ``ValueError`` if the task refuses its configuration."""
+    """Return one entry of a task, made from ``seed``. Raises ``ValueError`` if the task refuses its configuration."""
     config = json.loads(task_config)
     try:
         return _package().create_dataset(task, seed=seed, size=1, **config)

@@ -53,15 +53,15 @@ class ToolEnv(TextEnv):
         self._turn = -1  # the generated step that it has got last
 
     def tool_entries(self) -> Sequence[Any]:
-        """The tools of the policy, as ``env_config.tools`` has them: by default those of the options."""
+        """Return the tools of the policy, as ``env_config.tools`` has them: by default those of the options."""
         return self.options.tools
 
     def make_scorer(self) -> Scorer:
-        """The judge of the answers: by default the scorer that the options name."""
+        """Return the judge of the answers: by default the scorer that the options name."""
         return shared_scorer(self.options.scorer)
 
     def _schemas(self) -> list[Schema]:
-        """The part of the prompt about the tools: all that have arguments; in the model's own format every one."""
+        """Return the part of the prompt about the tools: all that have arguments; in the model's own format every one."""
         native = self.options.protocol.format == "native"
         return [tool.schema for tool in self._tools.values() if native or tool.takes_json]
 
@@ -116,7 +116,7 @@ class ToolEnv(TextEnv):
         return observation, 0.0, False, False, self._info_of(results)
 
     def _read(self, action: str) -> Turn:
-        """The calls or the answer in a step."""
+        """Return the calls or the answer in a step."""
         if self.options.protocol.format == "native":
             return action if isinstance(action, Turn) and action.native else Turn.of(action, content=action, answer=action)
         parsed = parse_step(action, self.options.protocol, self.tool_tags)
@@ -124,7 +124,7 @@ class ToolEnv(TextEnv):
         return Turn.of(action, calls=calls, answer=parsed.answer)
 
     def _predicted(self, turn: Turn) -> str | None:
-        """The answer in a step; a text that was cut off has none but in its tags."""
+        """Return the answer in a step; a text that was cut off has none but in its tags."""
         assert self._question is not None
         answers: Answers = self.options.read_answer if self.turn_ended else "tagged"
         said = turn.content if turn.native else turn  # without thoughts
@@ -159,7 +159,7 @@ class ToolEnv(TextEnv):
         return info if None in judged else {**info, "step_right": all(judged)}
 
     def step_right(self, question: Question, output: str) -> bool | None:
-        """Whether a tool's output is one of a solution to the question; None: that is not known. For metrics alone."""
+        """Return whether a tool's output is one of a solution to the question; None: that is not known. For metrics alone."""
         return None
 
     def truncate(self) -> tuple[float, dict[str, Any]]:

@@ -67,11 +67,11 @@ class UnaidedSuccess:
         return found | ({"unaided/retrieval_share": sum(shares) / len(shares)} if shares else {})
 
     def get_state(self) -> dict[str, Any]:
-        """For checkpoints."""
+        """Return what checkpoints keep."""
         return {"newest": list(self._newest), "seen": {key: list(seen) for key, seen in list(self._seen.items())}}
 
     def set_state(self, state: dict[str, Any] | None) -> None:
-        """From a checkpoint; None: of a run in which every question retrieves alike."""
+        """Go on from a checkpoint; None: of a run in which every question retrieves alike."""
         state = state or {"newest": [], "seen": {}}
         self._newest.clear()
         self._newest.extend(state["newest"])

@@ -69,7 +69,7 @@ class Shape:
         return self.layers * self.layer + self.head * (1 if self.tied else 2) + self.hidden
 
     def adapters(self, lora: LoraSettings | None) -> int:
-        """Elements of LoRA's ``A [rank, inputs]`` and ``B [outputs, rank]`` in all layers; an unknown matrix is the largest."""
+        """Count elements of LoRA's ``A [rank, inputs]`` and ``B [outputs, rank]``; an unknown matrix is the largest."""
         if lora is None:
             return 0
         largest = max(self.linears.values())

@@ -16,7 +16,7 @@ from rapo_rllib.types import TrajectoryGroup
 
 
 def evaluate_on_env_runners(algorithm: Any, eval_env_runner_group: Any) -> tuple[dict[str, Any], int, int]:
-    """RLlib's ``custom_evaluation_function``: the first ``evaluation_duration`` held-out questions, one trajectory each.
+    """Evaluate by RLlib's ``custom_evaluation_function``: ``evaluation_duration`` held-out questions, one trajectory each.
 
     Where the questions are of several benchmarks they take turns, so that each has its share of them.
 
@@ -44,7 +44,7 @@ def evaluate_on_env_runners(algorithm: Any, eval_env_runner_group: Any) -> tuple
 
 
 def evaluate_with_callbacks(algorithm: Any) -> dict[str, Any]:
-    """``Algorithm.evaluate`` without the weight sync that RLlib puts before it: the confirmed one of this plugin is enough.
+    """Evaluate as RLlib does, without the weight sync that it puts before: the confirmed one of this plugin is enough.
 
     Calls ``on_evaluate_start``, the config's ``custom_evaluation_function`` (``evaluate_on_env_runners`` unless a user set
     another), and ``on_evaluate_end``.
@@ -67,7 +67,7 @@ def evaluate_with_callbacks(algorithm: Any) -> dict[str, Any]:
 
 
 def evaluation_metrics(result: SampleResult) -> dict[str, float]:
-    """Metrics of held-out questions: of all together, and ``<benchmark>/accuracy`` and the like where they name one.
+    """Return metrics of held-out questions: of all together, and ``<benchmark>/accuracy`` and the like where they name one.
 
     ``num_episodes`` is the number of questions; ``accuracy_low`` and ``accuracy_high`` enclose 95 %.
 

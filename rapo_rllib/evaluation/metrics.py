@@ -21,7 +21,7 @@ _BLOCK = 1_000  # resamples drawn at a time: of many questions all of them would
 
 
 def pass_at_k(num_attempts: int, num_correct: int, k: int) -> float:
-    """``1 - C(n - c, k) / C(n, k)``: unbiased estimate of the chance that one of ``k`` attempts is right (arXiv 2107.03374).
+    """Estimate the chance that one of ``k`` is right, unbiased: ``1 - C(n - c, k) / C(n, k)`` (arXiv 2107.03374).
 
     Raises:
         ValueError: unless ``1 <= k <= num_attempts`` and ``0 <= num_correct <= num_attempts``.
@@ -40,7 +40,7 @@ def pass_at_k(num_attempts: int, num_correct: int, k: int) -> float:
 def bootstrap_interval(
     values: Sequence[float], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile bootstrap of the mean.
+    """Bootstrap the mean, by percentiles.
 
     Args:
         values: one per question, ``[Q]``: attempts at one question depend on each other, questions do not.
@@ -66,7 +66,7 @@ def bootstrap_interval(
 
 
 def summary(questions: Sequence[Sequence[Attempt]]) -> dict[str, Any]:
-    """The numbers of one model on one benchmark; shares lie in [0, 1].
+    """Return the numbers of one model on one benchmark; shares lie in [0, 1].
 
     Args:
         questions: the attempts at each question, ``[Q][N]``, as many at each.
@@ -108,7 +108,7 @@ def accuracies(questions: Sequence[Sequence[Attempt]]) -> list[float]:
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
-    """Mean of ``second - first`` over the same questions, with its interval.
+    """Return the mean of ``second - first`` over the same questions, with its interval.
 
     Raises:
         ValueError: they are not equally many, or none.
@@ -122,7 +122,7 @@ def _mean_pass(questions: Sequence[Sequence[Attempt]], k: int) -> float:
 
 
 def _ks(num_samples: int) -> list[int]:
-    """Powers of two, and the number of samples itself."""
+    """List powers of two, and the number of samples itself."""
     powers = [2**i for i in range(num_samples.bit_length()) if 2**i <= num_samples]
     return sorted({*powers, num_samples})
 

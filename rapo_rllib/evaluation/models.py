@@ -44,7 +44,7 @@ class AskedBenchmark:
 
     @classmethod
     def of(cls, benchmark: Benchmark, path: str | None, max_questions: int | None) -> Self:
-        """The first questions. Raises ``ValueError`` if its data is not there, or has no questions."""
+        """Return the first questions. Raises ``ValueError`` if its data is not there, or has no questions."""
         questions = benchmark_questions(benchmark, path)
         if not questions:
             raise ValueError(f"benchmark {benchmark.name!r}: {path or benchmark.hub_id} holds no questions")
@@ -61,7 +61,7 @@ def for_benchmarks(base: Config) -> Config:
 
 
 def _evaluation_config(base: Config, tools: Any) -> Config:
-    """``base``, which is :func:`for_benchmarks`, with tools, and without retrieval as training has it."""
+    """Return ``base``, which is :func:`for_benchmarks`, with tools, and without retrieval as training has it."""
     config = base.copy(copy_frozen=False)
     # questions are handed over: none are loaded
     config.env_config = {"scorer": "auto", **config.env_config, "dataset": "gsm8k", "tools": tools}
@@ -70,7 +70,7 @@ def _evaluation_config(base: Config, tools: Any) -> Config:
 
 
 def _tools(base: Config, benchmark: Benchmark) -> Any:
-    """The tools that a benchmark is answered with: those asked for, or the job's, else its own."""
+    """Return the tools that a benchmark is answered with: those asked for, or the job's, else its own."""
     return base.env_config.get("tools", list(benchmark.tools))
 
 
@@ -134,7 +134,7 @@ def evaluate_model(
 
 @contextmanager
 def opened_retriever(settings: Settings, prob: float, questions: Iterable[Question]) -> Iterator[Retriever | None]:
-    """Answers the histories of an evaluation with retrieval, from the job's buffer, which is read, never written.
+    """Open what answers the histories of an evaluation with retrieval: the job's buffer, read, never written.
 
     Raises:
         ValueError: there is none, or it holds step traces of the questions.

@@ -55,7 +55,7 @@ class Adapters:
             parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
 
     def tensors(self) -> dict[str, torch.nn.Parameter]:
-        """The live adapters, by their names in an adapter file."""
+        """Return the live adapters, by their names in an adapter file."""
         named: dict[str, torch.nn.Parameter] = {}
         for name, layer in self._layers.items():
             named[name + LORA_A], named[name + LORA_B] = layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
@@ -63,7 +63,7 @@ class Adapters:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Inside, the model is the one that training started from."""
+        """Switch adapters off: inside, the model is the one that training started from."""
         for layer in self._layers.values():
             layer.enable_adapters(False)
         try:
@@ -81,7 +81,7 @@ class Adapters:
         return made | {id(layer.base_layer.weight): partial(self._merged, name) for name, layer in self._layers.items()}
 
     def _merged(self, name: str) -> torch.Tensor:
-        """The whole weight of a target, with its adapter."""
+        """Return the whole weight of a target, with its adapter."""
         layer = self._layers[name]
         parts = layer.base_layer.weight, layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
         weight, lora_a, lora_b = (full_tensor(part.detach()) for part in parts)
@@ -89,7 +89,7 @@ class Adapters:
 
     @torch.no_grad()
     def merged_state(self, keep: bool = True) -> dict[str, torch.Tensor]:
-        """All weights of the policy under their checkpoint names, as a model without adapters, in the dtype of its weights.
+        """Return all weights under their checkpoint names, as a model without adapters, in the dtype of its weights.
 
         The live weights stay as they are. ``keep=False`` is for a learner that only gives its shards: the result is empty.
         """

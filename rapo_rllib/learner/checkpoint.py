@@ -91,13 +91,13 @@ def load_training_state(
 
 
 def _trained(policy: CausalLMRLModule) -> NamedParameters:
-    """Names and parameters that training moves, in the order of the optimiser."""
+    """Return names and parameters that training moves, in the order of the optimiser."""
     return [(name, parameter) for name, parameter in policy.language_model.named_parameters() if parameter.requires_grad]
 
 
 @contextmanager
 def _alone_or_together() -> Iterator[bool]:
-    """Whether this learner is alone; torch warns of that each time. Its errors are no ``Exception``."""
+    """Yield whether this learner is alone; torch warns of that each time. Its errors are no ``Exception``."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
@@ -117,12 +117,12 @@ def _entries(parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> d
 
 
 def _exact(parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """The weights as the optimiser steps on them: so they are the same thing with masters, and as float32 shards."""
+    """Return the weights as the optimiser steps on them: so they are the same thing with masters, and as float32 shards."""
     return {name: tensor.detach() for (name, _), tensor in zip(parameters, _stepped_on(optimizer), strict=True)}
 
 
 def _stepped_on(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The optimiser's own parameters, in the order of the policy's: these, or float32 masters of them."""
+    """Return the optimiser's own parameters, in the order of the policy's: these, or float32 masters of them."""
     return [tensor for group in optimizer.param_groups for tensor in group["params"]]
 
 
@@ -132,7 +132,7 @@ def _under(stored: Metadata, prefix: str) -> dict[str, Any]:
 
 
 def _empty_entries(stored: Metadata, parameters: NamedParameters) -> dict[str, dict[str, torch.Tensor]]:
-    """Tensors to read the optimiser's entries into, sharded as the parameters are here."""
+    """Make tensors to read the optimiser's entries into, sharded as the parameters are here."""
     by_name: dict[str, dict[str, torch.Tensor]] = {name: {} for name, _ in parameters}
     shapes = dict(parameters)
     for key, found in _under(stored, "optimizer.").items():

@@ -41,7 +41,7 @@ CallModel = Callable[..., Any]  # calls a function with a language model and fur
 
 
 def call_model(language_model: PreTrainedModel) -> CallModel:
-    """The plain counterpart of :class:`ShardedModel`, for a model that is all here."""
+    """Return the plain counterpart of :class:`ShardedModel`, for a model that is all here."""
     return lambda function, *arguments: function(language_model, *arguments)
 
 
@@ -81,7 +81,7 @@ class ShardedModel:
             self(lambda _: None)
 
     def __call__(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """``function(language_model, *arguments)``, which may call any part of the model.
+        """Return ``function(language_model, *arguments)``, which may call any part of the model.
 
         Unless gradients are switched off, a backward pass through the result must follow.
         """

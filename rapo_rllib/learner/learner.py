@@ -83,7 +83,7 @@ class RAPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def _make_module(self) -> Any:
-        """RLlib's; of learners with shards the first alone reads weights, and none waits for one that could not load."""
+        """Make it as RLlib does; of learners with shards the first alone reads weights, and none waits for one that failed."""
         with self._ranks.raise_on_all_ranks("loading the model"):
             if self._lockstep is not None:
                 cast(Any, self._module_spec)[DEFAULT_MODULE_ID].model_config[WITH_WEIGHTS] = not dist.get_rank()
@@ -93,7 +93,7 @@ class RAPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def _map_module_to_device(self, module: Any) -> None:
-        """The policy, or this learner's shards of it; what trains starts on all learners as on the first."""
+        """Move the policy, or this learner's shards of it; what trains starts on all learners as on the first."""
         policy = module[DEFAULT_MODULE_ID].unwrapped()
         if self._lockstep is not None:
             policy.shard(torch.device(self._device), self._lockstep)
@@ -103,11 +103,11 @@ class RAPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def _make_modules_ddp_if_necessary(self) -> None:
-        """No DDP: see the top of this file."""
+        """Do nothing, no DDP: see the top of this file."""
 
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config: AlgorithmConfig | None = None) -> None:
-        """AdamW in one fused kernel; RLlib keeps its learning rate on schedule."""
+        """Register AdamW in one fused kernel; RLlib keeps its learning rate on schedule."""
         parameters: list[Any] = [p for p in self.get_parameters(self._module[module_id]) if p.requires_grad]
         update, lr = self.settings.update, (config or self.config).lr
         rounded = any(parameter.dtype == torch.bfloat16 for parameter in parameters)  # shards are their own masters
@@ -123,7 +123,7 @@ class RAPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """RLlib logs the learning rate that the schedule has for the next update; what is logged here is that of this one."""
+        """Log the learning rate of this update; RLlib logs that which the schedule has for the next."""
         used = self._get_optimizer_lr(self.get_optimizer(DEFAULT_MODULE_ID))
         super().after_gradient_based_update(timesteps=timesteps)
         key = (DEFAULT_MODULE_ID, f"{DEFAULT_OPTIMIZER}_{LR_KEY}")
@@ -164,7 +164,7 @@ class RAPOTorchLearner(TorchLearner):
         return self.metrics.reduce()
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Logprobs that an engine with the current weights should report; see ``CausalLMRLModule.score_as_engine``."""
+        """Return logprobs that an engine with the current weights should report; see ``CausalLMRLModule.score_as_engine``."""
         score = self.policy.score_as_engine
         with _torch_threads(self._num_threads()), self._ranks.raise_on_all_ranks("scoring as an engine"):
             (scores,) = self.rows.run([sequences], score, partial(score, rounds=False))
@@ -172,12 +172,12 @@ class RAPOTorchLearner(TorchLearner):
         return scores
 
     def _num_threads(self) -> int | None:
-        """``learner_num_threads``; by default all cores for a local learner, and what Ray grants a remote one."""
+        """Return ``learner_num_threads``; by default all cores for a local learner, and what Ray grants a remote one."""
         asked = self.settings.update.learner_num_threads
         return len(os.sched_getaffinity(0)) if asked is None and self.settings.rllib.num_learners == 0 else asked
 
     def _imitate(self, batch: ImitationBatch) -> dict[str, Any]:
-        """One optimiser step of ordinary language modelling; logs ``imitation_loss``, nats a token of all learners' parts."""
+        """Take one step of ordinary language modelling; logs ``imitation_loss``, nats a token of all learners' parts."""
         (rows,) = self.rows.scored(batch.minibatches)
         self._set_optimizer_lr(self.get_optimizer(DEFAULT_MODULE_ID), batch.lr)
         with _torch_threads(self._num_threads()):
@@ -205,7 +205,7 @@ class RAPOTorchLearner(TorchLearner):
         metrics.add_step(step_loss, norm)
 
     def _accumulated(self, rows: Sequence[PackedRow], work: Callable[[PackedRow], torch.Tensor]) -> tuple[float, float]:
-        """Loss and norm of the gradient, both of all learners together; the gradient lies in the parameters.
+        """Return the loss and norm of the gradient, both of all learners together; the gradient lies in the parameters.
 
         Rows leave their losses on the device: it is read once, behind the last of them.
         """
@@ -233,7 +233,7 @@ class RAPOTorchLearner(TorchLearner):
         return [p for group in self.get_optimizer(DEFAULT_MODULE_ID).param_groups for p in group["params"]]
 
     def _add_gradient(self, metrics: UpdateMetrics, row: PackedRow) -> torch.Tensor:
-        """Forward and backward pass of one row; its loss, on the device."""
+        """Run forward and backward pass of one row; its loss, on the device."""
         loss = self._micro_batch_loss(row, metrics)
         loss.backward()
         return loss.detach()
@@ -253,7 +253,7 @@ class RAPOTorchLearner(TorchLearner):
     def compute_loss_for_module(  # type: ignore[override]
         self, *, module_id: str, config: AlgorithmConfig | None, batch: dict[str, Any], fwd_out: dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        """The objective on one row: a sum of per-token losses times their weights."""
+        """Compute the objective on one row: a sum of per-token losses times their weights."""
         row: PackedRow = batch[ROW]
         if row.old_logprobs is None:
             row.old_logprobs = fwd_out[LOGPROBS].detach()
@@ -296,7 +296,7 @@ class RAPOTorchLearner(TorchLearner):
     def state_from_all(
         self, components: Any = None, not_components: Any = None, *, inference_only: bool = False, **kwargs: Any
     ) -> dict[str, Any] | None:
-        """RLlib's ``get_state()`` of the learner, gathered from all of them; None but on the first."""
+        """Gather RLlib's ``get_state()`` of the learner from all of them; None but on the first."""
         first = self._learner_index == 0
         without = [not_components] if isinstance(not_components, str) else list(not_components or ())
         state: dict[str, Any] = self.get_state(components, not_components=[*without, COMPONENT_RL_MODULE], **kwargs)

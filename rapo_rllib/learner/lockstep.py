@@ -78,7 +78,7 @@ class Lockstep:
         return results
 
     def should_run(self) -> bool:
-        """Asked before each collective: whether it is to happen."""
+        """Tell, before each collective, whether it is to happen."""
         self._count += 1
         return self._count > self._left_out
 
@@ -98,7 +98,7 @@ class _Collective:
         self._lockstep, self._run = lockstep, run
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """A buffer for it."""
+        """Allocate a buffer for it."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, **how: Any) -> dist.Work | None:

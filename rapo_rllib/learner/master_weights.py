@@ -29,7 +29,7 @@ class MasterWeightAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Step on the masters and round them into the weights.
+        """Step on the masters, and round them into the weights.
 
         A weight that is not its master rounded was written since (for example by a restored state): it is the truth.
         That is decided on the device, number by number: to ask for a whole weight would wait for the device, once for each.

@@ -44,7 +44,7 @@ class UpdateMetrics:
         self._steps.append((loss, gradient_norm))
 
     def reduced(self, ranks: Ranks, seconds: float) -> dict[str, float]:
-        """All metrics over all learners, the same on each; means over nothing are 0.
+        """Return all metrics over all learners, the same on each; means over nothing are 0.
 
         The names are those of :class:`LossMetrics`. ``mismatch*`` is measured before the first step only: after it, the
         difference between learner and engine is what was learned.

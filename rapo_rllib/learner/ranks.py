@@ -39,11 +39,11 @@ class Ranks:
         self._distributed = distributed
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Element-wise sum over the ranks."""
+        """Return the element-wise sum over the ranks."""
         return self._reduce(values, dist.ReduceOp.SUM) if self._distributed else list(values)
 
     def max(self, values: Sequence[float]) -> list[float]:
-        """Element-wise maximum over the ranks."""
+        """Return the element-wise maximum over the ranks."""
         return self._reduce(values, dist.ReduceOp.MAX) if self._distributed else list(values)
 
     def _reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:
@@ -95,7 +95,7 @@ class Ranks:
 
 
 def _has_died(answer: Any) -> bool:
-    """Whether the process that was asked has ended. An error that it raised has its cause's type, too: the end of another."""
+    """Return whether the process asked has ended. An error that it raised has its cause's type, too: another's end."""
     ends = (exceptions.RayActorError, exceptions.WorkerCrashedError, exceptions.OutOfMemoryError, exceptions.NodeDiedError)
     no_ends = (exceptions.ActorUnavailableError, exceptions.RayTaskError)
     return not answer.ok and isinstance(answer.get(), ends) and not isinstance(answer.get(), no_ends)
@@ -119,7 +119,7 @@ class RAPOLearnerGroup(LearnerGroup):
 
     @override(LearnerGroup)
     def update(self, **kwargs: Any) -> list[StateDict]:
-        """RLlib's, which would wait for all learners, and those that wait for a dead one end by torch's deadline: half an hour.
+        """Update without RLlib's wait for all learners: those that wait for a dead one end by torch's deadline, half an hour.
 
         Raises:
             LearnerError: the process of a learner ended, or one has failed before.
@@ -178,7 +178,7 @@ class RAPOLearnerGroup(LearnerGroup):
 
     @override(LearnerGroup)
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> StateDict:
-        """RLlib's, which would ask the first learner alone; of several with shards it would wait for the others for ever."""
+        """Ask all learners; RLlib asks the first alone, which with shards would wait for the others for ever."""
         if not self.is_local and self._check_component(COMPONENT_LEARNER, components, not_components):
             wanted, unwanted = (self._get_subcomponents(COMPONENT_LEARNER, names) for names in (components, not_components))
             states = self.on_all(lambda learner: learner.state_from_all(wanted, unwanted, **kwargs), "a copy of its state")
@@ -188,7 +188,7 @@ class RAPOLearnerGroup(LearnerGroup):
 
     @override(LearnerGroup)
     def set_state(self, state: StateDict) -> None:
-        """RLlib's, which would end a learner that cannot take it, and say nothing."""
+        """Set the state; RLlib's would end a learner that cannot take it, and say nothing."""
         if self.is_local or COMPONENT_LEARNER not in state:
             super().set_state(state)
             return

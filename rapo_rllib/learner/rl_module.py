@@ -102,7 +102,7 @@ class CausalLMRLModule(TorchRLModule):
     def get_state(
         self, *args: Any, inference_only: bool = False, on_all_learners: bool = False, keep: bool = True, **kwargs: Any
     ) -> PackedWeights:
-        """Weights under their checkpoint names, with LoRA the adapters alone.
+        """Return weights under their checkpoint names, with LoRA the adapters alone.
 
         Without LoRA ``lm_head.weight`` is always among them, also where it is tied to the embedding: vLLM on CPU keeps a packed
         copy of its own, which would silently stay behind.
@@ -131,19 +131,19 @@ class CausalLMRLModule(TorchRLModule):
         return self.engine_dtype if self.adapters is None else torch.float32
 
     def reference(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """``function(language_model, *arguments)`` with adapters off: of the model that training started from."""
+        """Return ``function(language_model, *arguments)`` with adapters off: of the model that training started from."""
         assert self.adapters is not None
         with self.adapters.off():
             return self._call_model(function, *arguments)
 
     def engine_tensors(self) -> dict[str, torch.Tensor]:
-        """The live weights, or this learner's shards, under their checkpoint names; tied ones once: the engine ties them."""
+        """Return live weights, or this learner's shards, under their checkpoint names; tied ones once: the engine ties them."""
         weights = self.weights()
         names = {id(tensor): name for name, tensor in reversed(weights.items())}
         return {name: tensor for name, tensor in weights.items() if names[id(tensor)] == name}
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Weights in the dtype that passes compute with, the LM head's always included; tied ones are the same object.
+        """Return weights in the dtype that passes compute with, the LM head's always included; tied ones are the same object.
 
         With LoRA the adapters alone.
         """
@@ -171,7 +171,7 @@ class CausalLMRLModule(TorchRLModule):
 
     @torch.no_grad()
     def score_as_engine(self, sequences: Sequence[Sequence[int]], *, rounds: bool = True) -> list[list[float]]:
-        """Teacher-forced logprobs (nats, temperature 1) under the current weights, rounded as the engine receives them.
+        """Return teacher-forced logprobs (nats, temperature 1) under the current weights, rounded as the engine receives them.
 
         ``result[i][j]`` belongs to token ``j + 1`` of sequence ``i``. Each sequence needs at least two tokens.
         ``rounds=False`` passes through the weights as they are, without the memory that rounding takes.
@@ -225,7 +225,7 @@ def score_row(
     temperature: float,
     attention: RowAttention = RowAttention.MASK,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logprobs ``[N]`` and entropies ``[N]`` of a row's loss tokens; the LM head runs on their hidden states only.
+    """Return logprobs ``[N]`` and entropies ``[N]`` of a row's loss tokens; the LM head runs on their hidden states only.
 
     ``attention`` other than ``MASK`` and ``UNSHARED``: the model must have been switched to it.
     """
@@ -242,7 +242,7 @@ def score_row(
 
 
 def matmul_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype | None:
-    """The autocast dtype on this device, or None for no autocast."""
+    """Return the autocast dtype on this device, or None for no autocast."""
     name = settings.autocast_dtype
     if name == "auto":
         name = "bfloat16" if device.type == "cuda" else resolved_dtype(name)
@@ -250,7 +250,7 @@ def matmul_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype |
 
 
 def _logits(language_model: PreTrainedModel, states: torch.Tensor, temperature: float) -> torch.Tensor:
-    """LM head as the model's own ``forward`` has it, with scaling (Cohere, Granite) and soft cap (Gemma 2); then tempered."""
+    """Apply the LM head as the model's ``forward`` does, with scaling (Cohere, Granite), soft cap (Gemma 2); tempered."""
     config = language_model.config
     logits = language_model.get_output_embeddings()(states)
     scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)

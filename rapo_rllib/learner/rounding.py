@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def rounded(language_model: PreTrainedModel, dtype: torch.dtype, adapters: Adapters | None = None) -> Iterator[None]:
-    """Inside, passes compute with the values that weights have in ``dtype``; afterwards, these have their own again.
+    """Round weights to ``dtype`` inside, where passes compute with these values; afterwards they have their own again.
 
     With shards it stands inside a pass, where the weights that no layer has are whole; a layer's are in its own part of it.
     Adapters, which the caller has switched off, are in the weights.

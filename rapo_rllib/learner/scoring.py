@@ -44,7 +44,7 @@ class RowScorer:
         self._reference: CallModel | None = None  # of the reference model, made when the KL term first needs it
 
     def scored(self, minibatches: Sequence[Sequence[SampleGroup]]) -> list[list[PackedRow]]:
-        """The rows of this learner for each optimiser step; on all learners together.
+        """Return the rows of this learner for each optimiser step; on all learners together.
 
         No step is taken on a minibatch without a row on any learner: moments and weight decay alone would move the weights.
         With sharded weights all learners have equally many rows, since all pass through the model together.
@@ -63,13 +63,13 @@ class RowScorer:
         return packed
 
     def run(self, items: Sequence[Item], work: Callable[[Item], Result], dummy_pass: Callable[[Item], Any]) -> list[Result]:
-        """Results of one pass for each item; with sharded weights in lockstep with the other learners."""
+        """Return results of one pass for each item; with sharded weights in lockstep with the other learners."""
         if self._lockstep is None:
             return [work(item) for item in items]
         return self._lockstep.run(items, work, dummy_pass)
 
     def empty_row(self) -> PackedRow:
-        """A row for a pass with nothing in it."""
+        """Return a row for a pass with nothing in it."""
         return empty_row().to(self._device)
 
     def _score(self, row: PackedRow, first: bool) -> None:
@@ -77,7 +77,7 @@ class RowScorer:
         row.reference_logprobs = self._reference_logprobs(row)
 
     def packed(self, groups: Sequence[SampleGroup]) -> list[PackedRow]:
-        """Rows of these groups, on the device."""
+        """Return rows of these groups, on the device."""
         share = self._policy.attention is not RowAttention.UNSHARED
         return [row.to(self._device) for row in pack_rows(groups, self._max_tokens, share)]
 
@@ -91,7 +91,7 @@ class RowScorer:
             return self._policy.forward_train({ROW: row})[LOGPROBS]
 
     def _make_reference(self) -> None:
-        """The model that training started from: with LoRA in the policy, else outside of it, which trains and is saved."""
+        """Make the model that training started from: with LoRA in the policy, else outside of it, which trains and is saved."""
         policy = self._policy
         if self._kl_coeff <= 0 or self._reference is not None:
             return

@@ -36,7 +36,7 @@ class LearnerWeights:
             return None  # the first learner's are whole with this one's shards
 
     def publish_local(self) -> Publication:
-        """The current weights themselves, for an engine in this process: there is one learner, which holds all of them."""
+        """Return current weights themselves, for an engine in this process: there is one learner, which holds all of them."""
         tensors = self._policy.engine_tensors()
         num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         return Publication(self._version(), num_bytes, tensors=tensors)

@@ -10,7 +10,7 @@ from rapo_rllib.services.credentials import TOKEN_VARIABLE, check_address
 
 
 def checked_uri(uri: str, uri_key: str) -> str:
-    """The URI as it is used: ``http(s)://host:port[/database]`` unchanged, a Lite path made absolute.
+    """Return the URI as it is used: ``http(s)://host:port[/database]`` unchanged, a Lite path made absolute.
 
     Raises:
         ValueError: neither of both, or a server's with a password in it; naming ``uri_key``.
@@ -27,7 +27,7 @@ def checked_uri(uri: str, uri_key: str) -> str:
 
 
 def is_lite_path(uri: str) -> bool:
-    """Whether the URI is a Milvus Lite path."""
+    """Return whether the URI is a Milvus Lite path."""
     return uri.endswith(".db") and "://" not in uri
 
 

@@ -32,11 +32,11 @@ class Collection:
         return f"{self.collection!r} at {self.uri}"
 
     def exists(self) -> bool:
-        """Whether the collection exists."""
+        """Return whether the collection exists."""
         return self.milvus.exists(self.collection)
 
     def count(self) -> int:
-        """Number of rows; 0 if the collection does not exist."""
+        """Return the number of rows; 0 if the collection does not exist."""
         return self.milvus.count(self.collection) if self.exists() else 0
 
     def note(self, name: str) -> dict[str, Any] | None:

@@ -46,7 +46,7 @@ class Fault:
 
 
 def fault_of(error: Exception) -> Fault:
-    """The meaning of an error. Raises ``error`` again if it is none of Milvus or gRPC."""
+    """Return the meaning of an error. Raises ``error`` again if it is none of Milvus or gRPC."""
     import grpc
     from pymilvus.exceptions import MilvusException
 

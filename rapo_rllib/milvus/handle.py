@@ -47,7 +47,7 @@ class MilvusHandle(MilvusConnection):
         self._written: set[str] = set()  # collections that this process has written to
 
     def exists(self, collection: str) -> bool:
-        """Whether the collection exists."""
+        """Return whether the collection exists."""
         found = bool(self.call("has_collection", collection))
         if not found:
             self.call("list_collections", "")  # fails if there is no such database, of which a server says the same
@@ -76,7 +76,7 @@ class MilvusHandle(MilvusConnection):
         self.call("load_collection", collection)
 
     def _is_made(self, collection: str, patience_s: float) -> bool:
-        """Whether another process was faster, or a call of ours that a slow disk held up; either may still be at it."""
+        """Return whether another process was faster, or a call of ours that a slow disk held up; either may still be at it."""
         end = time.monotonic() + patience_s
         while not self.exists(collection):
             if time.monotonic() >= end:
@@ -98,7 +98,7 @@ class MilvusHandle(MilvusConnection):
         self.call("upsert", collection, data=data)
 
     def shape(self, collection: str) -> Shape:
-        """Columns and width of vectors."""
+        """Return columns and width of vectors."""
         if collection not in self._shapes:
             self._shapes[collection] = Shape.described(self.call("describe_collection", collection))
         return self._shapes[collection]
@@ -168,7 +168,7 @@ class MilvusHandle(MilvusConnection):
         return [[{**hit["entity"], "similarity": float(hit["distance"])} for hit in found] for found in hits]
 
     def get(self, collection: str, ids: Sequence[str], fields: Sequence[str], latest: bool = True) -> list[dict[str, Any]]:
-        """The rows with these keys, in no particular order.
+        """Return the rows with these keys, in no particular order.
 
         Args:
             collection: whose.
@@ -184,16 +184,16 @@ class MilvusHandle(MilvusConnection):
         return list(self.call("query", collection, filter=only, output_fields=list(fields), consistency_level=level))
 
     def _freshness(self, collection: str) -> str:
-        """The consistency of a reader: it sees its own writes, and those of others some seconds later."""
+        """Return the consistency of a reader: it sees its own writes, and those of others some seconds later."""
         return "Session" if collection in self._written else "Bounded"
 
     def count(self, collection: str) -> int:
-        """Number of rows, after the latest write."""
+        """Return the number of rows, after the latest write."""
         rows = self.call("query", collection, filter="", output_fields=["count(*)"], consistency_level="Strong")
         return int(rows[0]["count(*)"])
 
     def pages(self, collection: str, fields: Sequence[str], rows: int = PAGE) -> Iterator[list[dict[str, Any]]]:
-        """Every row after the latest write, in no particular order, up to ``rows`` at a time."""
+        """Yield every row after the latest write, in no particular order, up to ``rows`` at a time."""
         arguments: dict[str, Any] = {"batch_size": rows, "output_fields": list(fields), "consistency_level": "Strong"}
         key = self.shape(collection).key
         self.count(collection)  # waits for the latest write, which pymilvus' iterator does not, whatever it is told
@@ -207,7 +207,7 @@ class MilvusHandle(MilvusConnection):
             raise self.retrieval_error("query_iterator", collection, error) from error
 
     def index_of(self, collection: str) -> str | None:
-        """Kind of the vector index."""
+        """Return the kind of the vector index."""
         return (self.call("describe_index", collection, index_name=VECTOR) or {}).get("index_type")
 
     def set_index(self, collection: str, index: str = "auto") -> None:

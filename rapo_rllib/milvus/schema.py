@@ -23,7 +23,7 @@ AUTO_EF_SEARCH = 200
 
 
 def index_kind(num_rows: int, choice: str = "auto") -> str:
-    """Milvus' name of the index: FLAT compares with every row, HNSW and AUTOINDEX approximate.
+    """Return Milvus' name of the index: FLAT compares with every row, HNSW and AUTOINDEX approximate.
 
     Args:
         num_rows: of the collection.
@@ -35,7 +35,7 @@ def index_kind(num_rows: int, choice: str = "auto") -> str:
 
 
 def search_effort(choice: str, top_k: int) -> int:
-    """``ef``, how many neighbours an approximate search keeps in sight; Milvus wants at least ``top_k``."""
+    """Return ``ef``, how many neighbours an approximate search keeps in sight; Milvus wants at least ``top_k``."""
     return max(HNSW_EF_SEARCH if choice == "hnsw" else AUTO_EF_SEARCH, top_k)
 
 
@@ -61,7 +61,7 @@ class Field:
 
 
 def collection_schema(fields: Sequence[Field], dim: int, words_of: str | None) -> Any:
-    """Schema with primary key ``fields[0]``, vectors of width ``dim`` and, for BM25, the words of column ``words_of``."""
+    """Make a schema with primary key ``fields[0]``, vectors of width ``dim`` and, for BM25, words of ``words_of``."""
     pymilvus = pymilvus_module()
     schema = pymilvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
     for number, field in enumerate(fields):
@@ -80,7 +80,7 @@ def collection_schema(fields: Sequence[Field], dim: int, words_of: str | None) -
 
 
 def index_params(kind: str, with_terms: bool = False) -> Any:
-    """A vector index of ``kind``, and one of words if there are any."""
+    """Return a vector index of ``kind``, and one of words if there are any."""
     params = pymilvus_module().MilvusClient.prepare_index_params()
     built = {"params": BUILD_PARAMS[kind]} if kind in BUILD_PARAMS else {}
     params.add_index(VECTOR, index_type=kind, index_name=VECTOR, metric_type="COSINE", **built)
@@ -99,7 +99,7 @@ class Shape:
 
     @classmethod
     def described(cls, description: dict[str, Any]) -> Shape:
-        """The shape of a collection as Milvus describes it."""
+        """Return the shape of a collection as Milvus describes it."""
         params = {field["name"]: field.get("params", {}) for field in description["fields"]}
         dim = int(params.pop(VECTOR, {}).get("dim", 0))
         params.pop(TERMS, None)
@@ -173,7 +173,7 @@ class Condition:
 
 
 def pymilvus_module() -> ModuleType:
-    """``pymilvus``, imported; it takes a second, the first time."""
+    """Return ``pymilvus``, imported; it takes a second, the first time."""
     with _import_alone():
         import pymilvus
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs a traceback for every error that it also raises
@@ -182,7 +182,7 @@ def pymilvus_module() -> ModuleType:
 
 @contextmanager
 def _import_alone() -> Iterator[None]:
-    """It would read a .env file into our environment, and shut all handlers of logging down.
+    """Import it so that it reads no .env file into our environment, and shuts down no handlers of logging.
 
     A handler that is shut down may close its stream: absl's does, be it a terminal or what a test runner has put there.
     """

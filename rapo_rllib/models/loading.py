@@ -48,7 +48,7 @@ PACKAGED_MODELS = {
 
 
 def cache_folder() -> Path:
-    """The folder of converted models: ``$RAPO_CACHE``, else ``~/.cache/rapo_rllib``."""
+    """Return the folder of converted models: ``$RAPO_CACHE``, else ``~/.cache/rapo_rllib``."""
     return Path(os.environ.get("RAPO_CACHE") or Path.home() / ".cache" / "rapo_rllib")
 
 
@@ -75,7 +75,7 @@ def check_model(name_or_path: str, key: str = "model.name_or_path") -> None:
 
 
 def load_config(settings: ModelSettings) -> PretrainedConfig:
-    """The configured model's ``config.json``; of a Hugging Face id it is fetched, unless it was before.
+    """Return the configured model's ``config.json``; of a Hugging Face id it is fetched, unless it was before.
 
     Raises:
         ValueError: see :func:`check_model`; or no such id, no network, or a kind of model that transformers does not know.
@@ -105,7 +105,7 @@ def resolve_model(name_or_path: str) -> str:
 
 
 def load_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerBase:
-    """The tokenizer of the configured model, with its chat template."""
+    """Return the tokenizer of the configured model, with its chat template."""
     from transformers import AutoTokenizer
 
     path = resolve_model(settings.name_or_path)
@@ -116,7 +116,7 @@ def load_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerBase:
 
 
 def load_causal_lm(settings: ModelSettings, with_weights: bool = True) -> PreTrainedModel:
-    """The configured language model on the CPU, weights in ``settings.dtype``, SDPA attention where the model has it.
+    """Return the configured language model on the CPU, weights in ``settings.dtype``, SDPA attention where the model has it.
 
     Its passes are the same in training mode as in evaluation (:func:`zero_randomness`). Without weights it is made in a moment:
     all its modules, and tensors on torch's meta device.
@@ -218,7 +218,7 @@ def _packaged_gguf(name: str) -> Path:
 
 
 def _converted_folder(name: str) -> Path:
-    """The cached Hugging Face folder of a packaged model; made under a lock, and renamed into place only when complete."""
+    """Return cached Hugging Face folder of a packaged model; made under a lock, and renamed into place only when complete."""
     from filelock import FileLock
 
     folder = cache_folder() / "models" / f"{name}-v{PACKAGED_MODELS[name].version}"

@@ -37,7 +37,7 @@ def merged_weights(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights of a checkpoint, one after the other, those of targets with their adapters.
+    """Yield the weights of a checkpoint, one after the other, those of targets with their adapters.
 
     Args:
         base: names and weights of the model that training started from.

@@ -54,7 +54,7 @@ def _data_file(rows: Any, name: str) -> str:
 
 
 def _written(kind: str, write: Callable[[Path], Any]) -> Path:
-    """The folder, named after what is in it, so that a job that goes on finds it again."""
+    """Return the folder, named after what is in it, so that a job that goes on finds it again."""
     home = cache_folder() / kind
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home) as temporary:

@@ -40,7 +40,7 @@ def check_trainable(settings: ModelSettings) -> None:
 
 
 def untrainable(config: PretrainedConfig) -> str:
-    """Why a model of this Hugging Face config cannot be trained; "" if it can."""
+    """Return why a model of this Hugging Face config cannot be trained; "" if it can."""
     counts = {**vars(config), **vars(config.get_text_config())}
     experts = [f"{key} = {value}" for key, value in counts.items() if _counts_experts(key, value)]
     if experts:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def flattened(values: Mapping[str, Any], separator: str = "/", prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one: ``{"a": {"b": 1}}`` becomes ``{"a/b": 1}``."""
+    """Return nested mappings as one: ``{"a": {"b": 1}}`` becomes ``{"a/b": 1}``."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"

@@ -30,6 +30,6 @@ class Progress:
         return time.monotonic() - self._started
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Say one line."""
         minutes, seconds = divmod(int(self.seconds), 60)
         self._logger.info("%02d:%02d %s", minutes, seconds, text)

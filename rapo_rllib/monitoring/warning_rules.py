@@ -122,7 +122,7 @@ def _retrieval_failures(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _retrieval_harms(rows: Sequence[Row], past: Past) -> Finding:
-    """One-sided test of two shares, at 1 %, over the last iterations together."""
+    """Test two shares, one-sided, at 1 %, over the last iterations together."""
     with_it, without = (_right(rows, name) for name in ("retrieved", "others"))
     if with_it is None or without is None or rows[-1]["helps_who_failed"]:  # whose questions are the harder ones
         return None
@@ -152,7 +152,7 @@ def _answers_shown(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _held_out_fell(rows: Sequence[Row], past: Past) -> Finding:
-    """Two shares of as many questions: the latest evaluation, and the best one, that before the training included."""
+    """Compare the latest evaluation with the best one, that before the training included."""
     best, latest, count = (rows[-1].get("rapo/" + name) for name in ("accuracy_best", "accuracy_after", "evaluated_questions"))
     if best is None or latest is None or not count:
         return None
@@ -167,7 +167,7 @@ def _held_out_fell(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _unhelped_fell(rows: Sequence[Row], past: Past) -> Finding:
-    """Against the best earlier iterations: less than half are right, by more than chance, and of those that retrieve more."""
+    """Compare with the best earlier iterations: less than half are right, beyond chance, and more of those that retrieve."""
     helped, unhelped = (_right(rows, name) for name in ("retrieved", "others"))
     helped_then, unhelped_then = (_right(past.best_unhelped, name) for name in ("retrieved", "others"))
     if helped is None or unhelped is None or helped_then is None or unhelped_then is None:

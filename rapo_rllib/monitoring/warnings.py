@@ -69,7 +69,7 @@ class WarningWatch:
 
 
 def warnings_of(results: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> list[TrainingWarning]:
-    """All warnings of a training, each once, with the iteration after which it began to hold."""
+    """Return all warnings of a training, each once, with the iteration after which it began to hold."""
     watch = WarningWatch()
     for result in results:
         watch.take(result, config)

@@ -25,7 +25,7 @@ Values = torch.Tensor | Sequence[float]
 
 
 def outcome_advantages(rewards: Values, normalize_std: bool = True, epsilon: float = 1e-6) -> torch.Tensor:
-    """Outcome advantages of a group, GRPO (section 7).
+    """Compute the outcome advantages of a group, GRPO (section 7).
 
         A_acc = (R - mean R) / (std R + ε)
 
@@ -51,7 +51,7 @@ def compared_places(kinds: Sequence[Hashable]) -> list[list[int]]:
 def kind_advantages(
     rewards: Values, kinds: Sequence[Hashable], normalize_std: bool = True, epsilon: float = 1e-6
 ) -> torch.Tensor:
-    """Outcome advantages among the members of one kind; the form is ours (``advantage_baseline: kind``).
+    """Compute the outcome advantages among the members of one kind; the form is ours (``advantage_baseline: kind``).
 
         A_i = (R_i - mean_{j ∈ K(i)} R_j) / (std_{j ∈ K(i)} R_j + ε),   K(i): the members of i's kind; 0 where i is alone in it
 
@@ -81,7 +81,7 @@ def kind_advantages(
 
 
 def retrieval_advantages(retrieval_rewards: Values, normalize_std: bool = True, epsilon: float = 1e-6) -> torch.Tensor:
-    """Retrieval advantages over the same group, on-policy trajectories (Z = 0) included (eq. 9).
+    """Compute the retrieval advantages over the same group, on-policy trajectories (Z = 0) included (eq. 9).
 
         A_ret = (Z - mean Z) / (std Z + ε)
 
@@ -97,7 +97,7 @@ def retrieval_advantages(retrieval_rewards: Values, normalize_std: bool = True, 
 
 
 def combined_advantages(outcome: Values, retrieval: Values, weight: float) -> torch.Tensor:
-    """Advantage that the policy is trained with (eq. 10).
+    """Compute the advantage that the policy is trained with (eq. 10).
 
         A = (1 + a · A_ret) · A_acc
 
@@ -124,7 +124,7 @@ def combined_advantages(outcome: Values, retrieval: Values, weight: float) -> to
 def shared_token_advantages(
     advantages: Sequence[Sequence[float]], segments: Sequence[Sequence[tuple[int, int]]]
 ) -> list[torch.Tensor]:
-    """Hard attribution over branches: a token that d trajectories share gets the mean of its advantages (section 10).
+    """Attribute hard over branches: a token that d trajectories share gets the mean of its advantages (section 10).
 
         Aᵢ,ₜ = 1/d Σⱼ Aⱼ,ₜ   over the d trajectories j that hold the very token t of trajectory i
 
@@ -160,7 +160,7 @@ def _writers(length: int, segments: Sequence[tuple[int, int]], alone: str) -> li
 
 
 def has_signal(rewards: Values) -> bool:
-    """Whether a group's outcome advantages are not all 0, so that it has a gradient (section 7).
+    """Return whether a group's outcome advantages are not all 0, so that it has a gradient (section 7).
 
     False for equal rewards, for one alone, and for none.
 
@@ -195,7 +195,7 @@ def _result_dtype(values: Values) -> torch.dtype:
 
 
 def overlong_punishment(length: int, limit: float, buffer: float) -> float:
-    """Punishment of one response by its length, linear over the end of the budget.
+    """Compute the punishment of one response by its length, linear over the end of the budget.
 
         R(y) = 0                              where |y| ≤ L_max - L_cache
         R(y) = (L_max - L_cache - |y|) / L_cache   where |y| ≤ L_max

@@ -18,7 +18,7 @@ def clipped_objective(
     clip_high: float,
     dual_clip: float | None = None,
 ) -> torch.Tensor:
-    """Clipped objective of each token (inner term of eq. 11): GRPO's; with ε_high > ε_low, DAPO's clip-higher.
+    """Compute the clipped objective of each token (inner term of eq. 11): GRPO's; with ε_high > ε_low, DAPO's clip-higher.
 
         min(r̂ A, clip(r̂, 1 - ε_low, 1 + ε_high) A);   with dual clip, where A < 0: not below c A
 
@@ -42,7 +42,7 @@ def clipped_objective(
 def gradient_preserving_objective(
     shaped_ratio: torch.Tensor, advantages: torch.Tensor, clip_low: float, clip_high: float
 ) -> torch.Tensor:
-    """Clipped in the forward pass only: GPPO (arXiv 2508.07629).
+    """Compute the objective clipped in the forward pass only: GPPO (arXiv 2508.07629).
 
         min(r̂ A, b · r̂ / sg(r̂) · A),   b = clip(sg(r̂), 1 - ε_low, 1 + ε_high)
 
@@ -69,7 +69,7 @@ CLIP_MODES = {"hard": clipped_objective, "gradient_preserving": gradient_preserv
 
 
 def policy_shaping(ratio: torch.Tensor, gamma: float) -> torch.Tensor:
-    """Shaped ratio of off-policy tokens: LUFFY (arXiv 2504.14945).
+    """Compute the shaped ratio of off-policy tokens: LUFFY (arXiv 2504.14945).
 
         f(r) = r / (r + γ),   f'(r) = γ / (r + γ)²
 

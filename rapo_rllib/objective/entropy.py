@@ -19,7 +19,7 @@ import torch
 def entropy_and_logprobs(
     logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Entropy of each token's distribution (eq. 2), and log probability of the token drawn from it; no gradient.
+    """Compute the entropy of each token's distribution (eq. 2), and log probability of the token drawn from it; no gradient.
 
         Zᵢ = Σⱼ exp zᵢⱼ,   Hᵢ = log Zᵢ - Σⱼ exp(zᵢⱼ) zᵢⱼ / Zᵢ,   log pᵢ(tᵢ) = z[i, tᵢ] - log Zᵢ
 
@@ -72,30 +72,30 @@ def step_entropy(entropies: Sequence[float], num_tokens: int | None = None, redu
 
 
 def _weighed(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Shifted logits z ``[..., V]``, exp z, and their sum Z ``[...]``; log p = z - log Z."""
+    """Compute shifted logits z ``[..., V]``, exp z, and their sum Z ``[...]``; log p = z - log Z."""
     z = logits - logits.detach().amax(dim=-1, keepdim=True)  # any shift gives the same p; this one keeps exp in range
     weights = z.exp()
     return z, weights, weights.sum(dim=-1)
 
 
 def _entropies(z: torch.Tensor, weights: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    """H = log Z - Σ p z of finite z: half the passes over V of log_softmax, and no product ``[..., V]`` is written."""
+    """Compute H = log Z - Σ p z of finite z: half of log_softmax's passes over V, and no product ``[..., V]`` is written."""
     return total.log() - torch.linalg.vecdot(weights, z) / total
 
 
 def _top_entropies(z: torch.Tensor, total: torch.Tensor, top_k: int) -> torch.Tensor:
-    """The part of the ``top_k`` largest z."""
+    """Compute the part of the ``top_k`` largest z."""
     log_p = z.topk(min(top_k, z.shape[-1]), dim=-1).values - total.log().unsqueeze(-1)
     return -(log_p.exp() * _finite(log_p)).sum(dim=-1)
 
 
 def _finite(values: torch.Tensor) -> torch.Tensor:
-    """With the lowest number in place of -inf: 0 x -inf would be NaN."""
+    """Put the lowest number in place of -inf: 0 x -inf would be NaN."""
     return values.clamp_min(torch.finfo(values.dtype).min)
 
 
 def normalized_entropy_change(now: float, baseline: float, vocabulary_size: int) -> float:
-    """Rise of the policy's entropy from the start to after a tool result, normalised.
+    """Compute the rise of the policy's entropy from the start to after a tool result, normalised.
 
         ΔH = (H_t - H_0) / log V
 
@@ -114,7 +114,7 @@ def normalized_entropy_change(now: float, baseline: float, vocabulary_size: int)
 
 
 def branch_probability(entropy_change: float, base: float, weight: float) -> float:
-    """Tendency to fork.
+    """Compute the tendency to fork.
 
         P = α + β · ΔH, cut to [0, 1]
 

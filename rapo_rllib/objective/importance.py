@@ -11,7 +11,7 @@ import torch
 
 
 def importance_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torch.Tensor:
-    """Probability ratio of each generated token (section 8).
+    """Compute the probability ratio of each generated token (section 8).
 
         r = π_θ / π_old = exp(log π_θ - log π_old)
 
@@ -26,7 +26,7 @@ def importance_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torc
 
 
 def trajectory_mean(values: torch.Tensor, trajectory_ids: torch.Tensor, loss_mask: torch.Tensor | None = None) -> torch.Tensor:
-    """Mean over the tokens of each trajectory, handed back to every one of them.
+    """Compute the mean over the tokens of each trajectory, handed back to every one of them.
 
     Example: values ``[1, 3, 5]`` of trajectories ``[0, 0, 1]`` give ``[2, 2, 5]``.
 
@@ -51,7 +51,7 @@ def sequence_ratio(
     trajectory_ids: torch.Tensor,
     loss_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Length-normalised probability ratio of a whole response, with every token's own gradient: GSPO (arXiv 2507.18071).
+    """Compute a whole response's length-normalised ratio, with each token's own gradient: GSPO (arXiv 2507.18071).
 
         sᵢ = (π_θ(yᵢ) / π_old(yᵢ))^(1/|yᵢ|) = exp(1/|yᵢ| Σₜ (log π_θ - log π_old))
         sᵢ,ₜ = sg(sᵢ) · π_θ(yᵢ,ₜ) / sg(π_θ(yᵢ,ₜ))
@@ -79,7 +79,7 @@ def ratio_at_level(
     trajectory_ids: torch.Tensor | None = None,
     loss_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The ratio by name.
+    """Compute the ratio by name.
 
     Args:
         level: ``importance_level`` of the configuration.
@@ -102,7 +102,7 @@ def ratio_at_level(
 
 
 def shaping_factor(retrieved_share: torch.Tensor | float, weight: float) -> torch.Tensor | float:
-    """Factor by which the share of retrieved tokens in a token's trajectory raises its importance ratio (eq. 8).
+    """Compute the factor by which the share of retrieved tokens in a token's trajectory raises its importance ratio (eq. 8).
 
         r̂ = (1 + m · F_ret) · r
 
@@ -123,7 +123,7 @@ def truncated_importance_weight(
     trajectory_ids: torch.Tensor | None = None,
     loss_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Weight of a token that the engine sampled, in an expectation under the learner's policy of the same weights.
+    """Compute the weight of a token that the engine sampled, in an expectation under the learner's policy of the same weights.
 
         w = min(π_learner / π_engine, C);   given trajectories: w = min(sᵢ, C), GSPO's ratio in its place
 

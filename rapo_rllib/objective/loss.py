@@ -40,7 +40,7 @@ from rapo_rllib.settings import ObjectiveSettings
 def aggregation_weight(
     num_tokens: int, group_size: int, num_groups: int, total_tokens: int, mode: str, length: int = 1
 ) -> float:
-    """Weight of each trained token of one trajectory in the mean over a batch.
+    """Compute the weight of each trained token of one trajectory in the mean over a batch.
 
         trajectory (eq. 11):          w = 1 / (nᵢ · G · Q)
         token (released code, DAPO):  w = 1 / Σᵢ nᵢ
@@ -92,7 +92,7 @@ def kl_estimate(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> tor
 
 
 def policy_loss(inputs: LossInputs, settings: ObjectiveSettings) -> LossOutputs:
-    """The loss, the negative of eq. 11, of one micro-batch.
+    """Compute the loss, the negative of eq. 11, of one micro-batch.
 
         L = -Σₜ wₜ [ min(π_old / π_engine, C)ₜ · clipped(r̂ₜ, Aₜ) - β · k₃ₜ ]
         shaping after the clip:              (1 + m · F_ret) · clipped(rₜ, Aₜ) in place of clipped(r̂ₜ, Aₜ)

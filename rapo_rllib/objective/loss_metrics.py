@@ -49,7 +49,7 @@ class LossMetrics:
         return float(self.num_tokens - self.num_off_policy_tokens)
 
     def averages(self) -> dict[str, float]:
-        """Means per token or trajectory (``ratio``, ...), 0 where there was none; maxima and counts as they are."""
+        """Compute means per token or trajectory (``ratio``, ...), 0 where there was none; maxima and counts as they are."""
         result = {}
         for field in fields(self):
             value = float(getattr(self, field.name))
@@ -74,7 +74,7 @@ def loss_metrics(
     truncation: torch.Tensor,
     kl: torch.Tensor,
 ) -> LossMetrics:
-    """Sums and maxima over the tokens of one micro-batch.
+    """Compute the sums and maxima over the tokens of one micro-batch.
 
     Args:
         tokens: with 0 for the numbers of masked ones.
@@ -129,7 +129,7 @@ def _clipped(
 
 
 def _truncated(tokens: LossInputs, settings: ObjectiveSettings, loss_mask: torch.Tensor) -> torch.Tensor:
-    """Tokens whose truncated weight is not the whole one."""
+    """Mark tokens whose truncated weight is not the whole one."""
     if settings.importance_cap is None or tokens.rollout_logprobs is None:
         return torch.zeros_like(loss_mask)
     excess = tokens.old_logprobs - tokens.rollout_logprobs
@@ -139,7 +139,7 @@ def _truncated(tokens: LossInputs, settings: ObjectiveSettings, loss_mask: torch
 
 
 def _shares(sampled: torch.Tensor, trajectory_ids: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """1 / nᵢ for each of the nᵢ sampled tokens of trajectory i, and the number of trajectories; without ids all 0."""
+    """Compute 1 / nᵢ for each of the nᵢ sampled tokens of trajectory i, and the number of trajectories; without ids all 0."""
     counts = torch.zeros_like(sampled, dtype=torch.float32)  # a slot per trajectory, and some to spare
     if trajectory_ids is None:
         return counts, counts.sum()

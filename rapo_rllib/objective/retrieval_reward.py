@@ -45,7 +45,7 @@ def entropy_change(before: float, after: float) -> float:
 
 
 def retrieval_quality(before: float, after: float, kind: str = "fall", noisy: bool = False) -> float:
-    """Quality of a retrieved step trace (eq. 6), or an ablation's.
+    """Compute the quality of a retrieved step trace (eq. 6), or an ablation's.
 
         fall (paper): g = tanh(2 ΔH)
         rise ("reward for entropy increase"): g = tanh(-2 ΔH)
@@ -67,7 +67,7 @@ def retrieval_quality(before: float, after: float, kind: str = "fall", noisy: bo
 
 
 def retrieval_timing(before: float, kind: str = "high_entropy") -> float:
-    """Weight of a retrieval by how unsure the policy was when it came (second factor of eq. 7), or an ablation's.
+    """Compute the weight of a retrieval by how unsure the policy was when it came (second factor of eq. 7), or an ablation's.
 
         high_entropy (paper): H_before
         low_entropy ("reward at low entropy", section 5.6.2): 1 / max(H_before, 1e-6)
@@ -86,7 +86,7 @@ def retrieval_timing(before: float, kind: str = "high_entropy") -> float:
 def retrieval_reward(
     before: float, after: float, quality: str = "fall", timing: str = "high_entropy", noisy: bool = False
 ) -> float:
-    """Reward of one retrieval: its quality, weighted by its timing (eq. 7).
+    """Compute the reward of one retrieval: its quality, weighted by its timing (eq. 7).
 
         Z(ŝₜ) = g · H_before
 
@@ -106,7 +106,7 @@ def retrieval_reward(
 def measured_retrievals(
     trajectory: Trajectory, settings: ObjectiveSettings = PAPER
 ) -> list[tuple[Retrieval, tuple[float, float]]]:
-    """The retrievals that stand between two generated steps, in order, each with ``(H_before, H_after)``.
+    """Return the retrievals that stand between two generated steps, in order, each with ``(H_before, H_after)``.
 
     Left out are retrievals that nothing was generated after (the budget ran out) or before; a step of zero tokens is none.
     Only policy tokens enter: the entropies of a step are those of the tokens the policy generated.
@@ -140,7 +140,7 @@ def retrieval_rewards(trajectory: Trajectory, settings: ObjectiveSettings = PAPE
 
 
 def trajectory_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> float:
-    """Retrieval reward of a trajectory: the mean over its retrievals (section 6).
+    """Compute the retrieval reward of a trajectory: the mean over its retrievals (section 6).
 
         Z_ret = 1/K Σₖ Z(ŝₖ)
 
@@ -156,7 +156,7 @@ def trajectory_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSetti
 
 
 def unaided_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> float | None:
-    """Z_ret as it would be of a trajectory that retrieved nothing: the mean of Z over each two steps that follow each other.
+    """Compute Z_ret of a trajectory as if it had retrieved: the mean of Z over each two steps that follow each other.
 
     It tells how much of ``Z_ret`` comes without any retrieval, since an answer, say, has less entropy than a call.
     It is for the metrics alone.
@@ -179,5 +179,5 @@ def unaided_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings
 
 
 def _generated(trajectory: Trajectory, index: int) -> bool:
-    """Whether step ``index`` exists and has tokens; an index of -1 (a retrieval ahead of all steps) is no step."""
+    """Return whether step ``index`` exists and has tokens; an index of -1 (a retrieval ahead of all steps) is no step."""
     return 0 <= index < len(trajectory.steps) and len(trajectory.step_entropies(index)) > 0

@@ -18,7 +18,7 @@ States = Sequence[Sequence[Hashable]]  # [G][K_i]
 
 
 def returns(rewards: Sequence[float], discount: float) -> list[float]:
-    """The reward of each step and of those behind it.
+    """Compute the reward of each step and of those behind it.
 
         G_k = Σ_{l ≥ k} γ^(l - k) r_l
 
@@ -47,7 +47,7 @@ def state_groups(states: States) -> list[list[tuple[int, int]]]:
 def state_advantages(
     rewards: Steps, states: States, discount: float = 1.0, normalize_std: bool = True, epsilon: float = 1e-6
 ) -> list[torch.Tensor]:
-    """Advantage of each step among those that start from the same state (GiGPO's step level).
+    """Compute the advantage of each step among those that start from the same state (GiGPO's step level).
 
         A^S_ik = (G_ik - mean G) / (std G + ε)   over the steps of the group that start from the state of step k of i
         G_ik = Σ_{l ≥ k} γ^(l - k) r_il

@@ -40,7 +40,7 @@ MakeReader = Callable[[str, Any, Sequence[dict[str, Any]]], CallReader]  # of a 
 
 
 def looks_broken(text: str, parser: str) -> bool:
-    """Whether a turn without a call begins like a call of this or another model family.
+    """Return whether a turn without a call begins like a call of this or another model family.
 
     >>> looks_broken("<|tool_call_start|>[weather(city=Rome)]<|tool_call_end|>", "json"), looks_broken("{8}", "hermes")
     (True, False)
@@ -52,7 +52,7 @@ def looks_broken(text: str, parser: str) -> bool:
 
 
 def has_unread(text: str, calls: Sequence[tuple[str, str]]) -> bool:
-    """Whether a turn has more calls than its parser found: many leave out what is no call, without a word.
+    """Return whether a turn has more calls than its parser found: many leave out what is no call, without a word.
 
     >>> has_unread("<tool_call><function=add>...</tool_call><tool_call>add</tool_call>", [("add", "{}")])
     True
@@ -81,7 +81,7 @@ def num_marks(mark: str, text: str, calls: Sequence[tuple[str, str]]) -> int:
 
 
 def read_json(text: str) -> ReadCalls:
-    r"""Calls of a turn that is nothing but JSON: objects with ``name`` and ``arguments`` (or ``parameters``), one or a list.
+    r"""Read a turn that is nothing but JSON: objects with ``name`` and ``arguments`` (or ``parameters``), one or a list.
 
     >>> read_json('{"name": "add", "arguments": {"a": 1}}').calls
     (('add', '{"a": 1}'),)

@@ -29,7 +29,7 @@ _SYSTEM_PROMPT = (
 
 
 def default_system_prompt(settings: ProtocolSettings, tool_tags: Sequence[str], schemas: Sequence[Schema] = ()) -> str:
-    """The system prompt that explains the protocol for one tool set; ``schemas`` of tools that take more than a text."""
+    """Return the system prompt that explains the protocol for one tool set; ``schemas`` of tools that take more than a text."""
     known = {schema["function"]["name"]: schema for schema in schemas}
     lines = [_TOOL_LINES.get(tag) or _tool_line(tag, known.get(tag)) for tag in tool_tags]
     return _SYSTEM_PROMPT.format(
@@ -51,7 +51,7 @@ def _tool_line(tag: str, schema: Schema | None) -> str:
 def said_before(
     question: str, given: Question | None, system_prompt: str | None, settings: ProtocolSettings
 ) -> list[dict[str, Any]]:
-    """The turns before the policy's: system prompts of job and row, worked examples, earlier turns of the row, the question."""
+    """List the turns before the policy's: system prompts of job and row, examples, earlier turns of the row, the question."""
     turns = [] if given is None else given.messages
     own = [turn["content"] for turn in turns if turn["role"] == "system"]
     system = "\n\n".join(filter(None, [system_prompt, *own]))
@@ -106,11 +106,11 @@ class ChatProtocol:
         self.end_ids = end_ids(tokenizer)  # that end the policy's turn, the usual one first
 
     def messages(self, question: str, given: Question | None = None) -> list[dict[str, Any]]:
-        """The turns before the policy's: system prompt, worked examples, turns that a row of a data set gives, the question."""
+        """List the turns before the policy's: system prompt, worked examples, turns that a row gives, the question."""
         return said_before(question, given, self.system_prompt, self.settings)
 
     def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
-        """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
+        """Return tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
         messages = self.messages(question, given)
         if not getattr(self.tokenizer, "chat_template", None):
             return list(self.tokenizer.encode(_plain_prompt(messages)))
@@ -118,7 +118,7 @@ class ChatProtocol:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of one piece that is appended, encoded alone.
+        """Return tokens of one piece that is appended, encoded alone.
 
         What a tool or a step trace says is text: a ``<|im_end|>`` in it becomes the tokens of its characters, not the special
         token, which would end the turn.
@@ -126,7 +126,7 @@ class ChatProtocol:
         return list(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)) if text else []
 
     def retrieved_text(self, trace: str) -> str:
-        """A step trace as it is shown to the policy: one sentence, then the trace in its own tag."""
+        """Return a step trace as it is shown to the policy: one sentence, then the trace in its own tag."""
         tag = self.settings.retrieve_tag
         return f"{self.settings.retrieval_sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n"
 
@@ -139,11 +139,11 @@ class ChatProtocol:
         return f"</{self.settings.answer_tag}>"
 
     def read(self, token_ids: Sequence[int], text: str, spill: str, finish: str) -> Turn:
-        """The text as it is: the environment finds its tags."""
+        """Return the text as it is: the environment finds its tags."""
         return Turn.of(text, spill=spill, answer=text if self._closing_tag in text else None)
 
     def written(self, step: str) -> Piece:
-        """The text as it is."""
+        """Return the text as it is."""
         return Piece(self.encode(step), step)
 
     def observation(self, observation: str, turn: Turn) -> Piece:
@@ -152,7 +152,7 @@ class ChatProtocol:
         return Piece(self.encode(text), text)
 
     def retrieved(self, trace: str) -> Piece:
-        """A step trace in its tags."""
+        """Return a step trace in its tags."""
         text = self.retrieved_text(trace)
         return Piece(self.encode(text), text)
 

@@ -44,7 +44,7 @@ def split_observation(step: str, settings: ProtocolSettings) -> tuple[str, str]:
 def expert_tokens(
     expert: ExpertTrajectory, prompt_ids: Sequence[int], chat: RolloutProtocol, policy_version: int = 0
 ) -> Trajectory:
-    """A trajectory of origin ``expert``: its tokens are trained, its observations are not.
+    """Return a trajectory of origin ``expert``: its tokens are trained, its observations are not.
 
     Args:
         expert: texts of its steps, and its reward.
@@ -154,13 +154,13 @@ class ExpertWriter:
 
 
 def _up_to_the_answer(text: str, settings: ProtocolSettings) -> str:
-    """Without what stands behind the answer, a last newline say: there the policy is asked for the end of its turn."""
+    """Cut what stands behind the answer, a last newline say: there the policy is asked for the end of its turn."""
     head, closing, _ = text.partition(f"</{settings.answer_tag}>")
     return head + closing
 
 
 def does_the_same(written: str, observation: str, step: str, settings: ProtocolSettings, tools: Sequence[str]) -> bool:
-    r"""Whether a step does what ``step`` does: the reward of single steps (algorithm.md section 14).
+    r"""Return whether a step does what ``step`` does: the reward of single steps (algorithm.md section 14).
 
     To write what the expert wrote is asking too much, and to reach the answer too little (arXiv 2603.21383, 2510.25992). Two
     steps do the same if they make the same call, if the same tool answers both alike, or if they give the same answer.
@@ -194,5 +194,5 @@ def does_the_same(written: str, observation: str, step: str, settings: ProtocolS
 
 
 def _plain(text: str) -> str:
-    """The text without white space, which decides nothing in a call: ``3+5`` and ``3 + 5`` are the same."""
+    """Return the text without white space, which decides nothing in a call: ``3+5`` and ``3 + 5`` are the same."""
     return "".join(text.split())

@@ -15,7 +15,7 @@ RolloutProtocol = ChatProtocol | NativeProtocol  # all that a rollout knows of a
 def make_protocol(
     tokenizer: Any, settings: ProtocolSettings, env: Any, make_reader: MakeReader | None = None
 ) -> RolloutProtocol:
-    """The protocol by which a rollout writes and reads.
+    """Return the protocol by which a rollout writes and reads.
 
     Args:
         tokenizer: of the model.

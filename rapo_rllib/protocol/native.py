@@ -92,7 +92,7 @@ class NativeProtocol:
         return reader_of(self.parser, self.tokenizer, schemas, make_reader)
 
     def _sample(self) -> str:
-        """A call as the template writes it; empty: it writes none."""
+        """Return a call as the template writes it; empty: it writes none."""
         try:
             return self._template.sample_turn()[1].rpartition(self._thoughts.closing)[2].strip()
         except ValueError:
@@ -111,7 +111,7 @@ class NativeProtocol:
         return text
 
     def served_otherwise(self) -> str:
-        """A warning where the template, which servers render by, leaves out thoughts that trained prompts keep; else empty."""
+        """Warn where the template, which servers render by, leaves out thoughts that trained prompts keep; else empty."""
         by_user = not self._schemas  # a user's turn follows one of the policy's in games alone
         if (by_user and not self._game) or self._keeps(by_user) is not False:
             return ""
@@ -122,7 +122,7 @@ class NativeProtocol:
         )
 
     def _keeps(self, behind_user: bool) -> bool | None:
-        """Whether the template keeps thoughts of a turn that others follow; None: it has none, or takes no such turns."""
+        """Return whether it keeps thoughts of a turn that others follow; None: it has none, or takes no such turns."""
         if self._thoughts.closing not in str(self.tokenizer.chat_template):
             return None
         try:
@@ -140,7 +140,7 @@ class NativeProtocol:
         return bool(self._keeps(behind_user=False))  # here, if anywhere
 
     def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
-        """Tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
+        """Return tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
         tools, own = (None, ()) if given is None else (given.tools, given.schemas)
         for schema in own:
             self._check_own(schema["function"])
@@ -148,7 +148,7 @@ class NativeProtocol:
         return self._guard.encode(self._template.render(self._guard.safe_schema(messages), tools, opening=True, own=shown))
 
     def _check_own(self, function: Mapping[str, Any]) -> None:
-        """A row's schema is shown, and the job's tool is called: they must take the same."""
+        """Refuse a row's schema that takes other arguments than the job's tool: it is shown, and the tool is called."""
         job = self._schemas.get(function["name"], {"function": function})["function"]
         taken, shown = (list(one["parameters"].get("properties") or {}) for one in (job, function))
         if sorted(taken) != sorted(shown):
@@ -158,7 +158,7 @@ class NativeProtocol:
             )
 
     def conversation(self, messages: Sequence[Message]) -> Piece:
-        """A conversation as the template writes it, up to where the policy starts to write.
+        """Return a conversation as the template writes it, up to where the policy starts to write.
 
         Args:
             messages: turns; those of the policy may have ``thoughts``, as it wrote them.
@@ -167,7 +167,7 @@ class NativeProtocol:
         return Piece(self._guard.encode(rendered), self._guard.plain(rendered))
 
     def _with_thoughts(self, thoughts: str = "", **message: Any) -> Message:
-        """A message, safe, with its thoughts where the template looks for them."""
+        """Return a message, safe, with its thoughts where the template looks for them."""
         safe: Message = self._guard.safe_schema(message)
         if message["role"] != "assistant":
             return safe
@@ -176,13 +176,13 @@ class NativeProtocol:
         return {**safe, **self._parts((thoughts if self._writes_thoughts else "") + message["content"])}
 
     def turns(self, messages: Sequence[Message], ended: bool) -> Piece:
-        """Turns of others behind one of the policy's, which is ended where it did not end itself."""
+        """Return turns of others behind one of the policy's, which is ended where it did not end itself."""
         piece = self._behind_turn(self._guard.safe_schema(messages))
         called = bool(messages) and messages[0]["role"] == "tool"
         return piece if ended else self._behind(self._template.call_end if called else self._end, piece)
 
     def stops(self, closing: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-        """No strings: a turn ends with its token."""
+        """Return no strings: a turn ends with its token."""
         return (), None
 
     def read(self, token_ids: Sequence[int], text: str, spill: str, finish: str) -> Turn:
@@ -217,7 +217,7 @@ class NativeProtocol:
         return thoughts + (said.rstrip() + "\n" if said.strip() and written else said.strip()) + written
 
     def written(self, step: str) -> Piece:
-        """A turn of the model's own: the call as its template has calls; an answer without its tags; without tools the text.
+        """Write a turn of the model's own: a call as its template has it, an answer without tags, without tools the text.
 
         Raises:
             RequestError: it neither answers nor calls one tool, or the template writes it in a form that is read otherwise.
@@ -244,7 +244,7 @@ class NativeProtocol:
         return piece
 
     def _parts(self, text: str) -> Message:
-        """Thoughts and content of a turn, as the template takes them."""
+        """Return thoughts and content of a turn, as the template takes them."""
         tag = self.settings.think_tag
         if not self._thoughts.are_apart:
             return {"content": self._safe_but_thoughts(text)}
@@ -254,7 +254,7 @@ class NativeProtocol:
         return {"content": self._guard.safe(said.strip()), **apart}
 
     def _safe_but_thoughts(self, text: str) -> str:
-        """Safe text in which the tags around thoughts are the template's own."""
+        """Return safe text in which the tags around thoughts are the template's own."""
         tag = self.settings.think_tag
         return "".join(
             part if part in (f"<{tag}>", f"</{tag}>") else self._guard.safe(part)
@@ -262,12 +262,12 @@ class NativeProtocol:
         )
 
     def _arguments(self, tool: str, text: str) -> dict[str, Any]:
-        """The arguments of a call in tags, as :func:`in_tags` writes them."""
+        """Return the arguments of a call in tags, as :func:`in_tags` writes them."""
         name, read = text_argument(self._schemas[tool]), read_object(text)[0]
         return {name or "": text} if read is None else read
 
     def observation(self, observation: str, turn: Turn) -> Piece:
-        """A tool turn per call; a user turn where the policy called nothing and the environment has something to say."""
+        """Return a tool turn per call; a user turn where the policy called nothing and the environment has something to say."""
         parts = observation.parts if isinstance(observation, Observation) else (str(observation),)
         if not turn.calls:
             return self._behind_turn([{"role": "user", "content": self._guard.safe(str(observation))}])
@@ -284,7 +284,7 @@ class NativeProtocol:
         return piece if ended else self._behind(end, piece)  # it has ended its turn as one without calls
 
     def retrieved(self, trace: str) -> Piece:
-        """A step trace behind one sentence, as a user turn of its own."""
+        """Return a step trace behind one sentence, as a user turn of its own."""
         text = self._guard.safe(f"{self.settings.retrieval_sentence}\n{trace.strip()}")
         shown: Message = {"role": "user", "content": text}
         before = self._template.behind_turn([self._result()])
@@ -303,7 +303,7 @@ class NativeProtocol:
 
 
 def _call_id(index: int) -> str:
-    """Nine letters or digits: Mistral's template takes no other."""
+    """Return nine letters or digits: Mistral's template takes no other."""
     return f"{index + 1:09d}"
 
 

@@ -23,7 +23,7 @@ ORDER = (
 
 
 def choose_parser(asked: str, tokenizer: Any, template: ChatTemplate, thoughts: Thoughts, make_reader: MakeReader) -> str:
-    """The parser's name, ``auto`` resolved by a call that ``template`` writes.
+    """Return the parser's name, ``auto`` resolved by a call that ``template`` writes.
 
     Raises:
         ValueError: there is no such parser; or, for ``auto``, none reads the call back, or the template writes none.
@@ -66,7 +66,7 @@ def reader_of(parser: str, tokenizer: Any, schemas: Any, make_reader: MakeReader
 
 
 def _reads_back(said: str, read: CallReader) -> bool:
-    """Whether the sample, and nothing else, is read."""
+    """Return whether the sample, and nothing else, is read."""
     found = read(said)
     if len(found.calls) != 1 or found.content.strip():
         return False

@@ -76,7 +76,7 @@ def _last_element(text: str, tag: str) -> tuple[int, int] | None:
 
 
 def boxed_answer(text: str) -> str:
-    r"""Content of the last ``\boxed{...}`` whose braces balance; the stripped text where there is none.
+    r"""Return the content of the last ``\boxed{...}`` whose braces balance; the stripped text where there is none.
 
     >>> boxed_answer("It is \\boxed{\\frac{1}{2}}.")
     '\\frac{1}{2}'
@@ -115,12 +115,12 @@ class _Box(NamedTuple):
 
 
 def _around(text: str, content: tuple[int, int], box: _Box) -> str:
-    """The text around a box in the content of another."""
+    """Return the text around a box in the content of another."""
     return text[content[0] : box.start] + text[box.end : content[1]]
 
 
 def format_ok(text: str, settings: ProtocolSettings, *, require_boxed: bool = True) -> bool:
-    r"""Whether a final step ends with its one and only answer, not empty and, if required, with one ``\boxed{...}``."""
+    r"""Return whether a final step ends with its one and only answer, not empty and, if required, with one ``\boxed{...}``."""
     opening, closing = f"<{settings.answer_tag}>", f"</{settings.answer_tag}>"
     if text.count(opening) != 1 or text.count(closing) != 1 or not text.rstrip().endswith(closing):
         return False
@@ -128,7 +128,7 @@ def format_ok(text: str, settings: ProtocolSettings, *, require_boxed: bool = Tr
 
 
 def answer_ok(text: str, *, require_boxed: bool = True) -> bool:
-    r"""Whether an answer is well-formed: not empty and, if required, with one ``\boxed{...}``."""
+    r"""Return whether an answer is well-formed: not empty and, if required, with one ``\boxed{...}``."""
     if not require_boxed:
         return bool(text.strip())
     return len(_BOXED.findall(text)) == 1 and bool(last_box(text))
@@ -146,7 +146,7 @@ def render_observation(text: str, settings: ProtocolSettings) -> str:
 
 
 def said_in(rendered: str, settings: ProtocolSettings) -> str:
-    r"""The tool's output that :func:`render_observation` has rendered.
+    r"""Return the tool's output that :func:`render_observation` has rendered.
 
     >>> said_in("\n<result>\n8&lt;/result>\n</result>\n", ProtocolSettings())
     '8</result>'
@@ -157,7 +157,7 @@ def said_in(rendered: str, settings: ProtocolSettings) -> str:
 
 
 def quoted(text: str, settings: ProtocolSettings) -> str:
-    """``text`` with the protocol's own tags in it quoted.
+    """Return ``text`` with the protocol's own tags in it quoted.
 
     >>> quoted("Write <answer>, not <b>.", ProtocolSettings())
     'Write &lt;answer>, not <b>.'
@@ -196,5 +196,5 @@ def _unboxed(said: str, in_words: bool) -> str | None:
 
 
 def _bare(text: str) -> str:
-    """Without the marks of bold text and code, and a full stop."""
+    """Strip the marks of bold text and code, and a full stop."""
     return re.sub(r"\*\*|__|`", "", text).strip().removesuffix(".").strip()

@@ -67,7 +67,7 @@ class Thoughts(NamedTuple):
         return text[:end], text[end:]
 
     def left_open(self, text: str) -> bool:
-        """Whether ``text`` leaves a thought open, as openings of templates of thinking models do."""
+        """Return whether ``text`` leaves a thought open, as openings of templates of thinking models do."""
         return text.rfind(self.opening) > text.rfind(self.closing)
 
     def tagged(self, thoughts: str, tag: str) -> str:
@@ -95,7 +95,7 @@ class Guard:
         self._cut = f"rapo{secrets.token_hex(8)}"  # passes through a template's `trim` and `tojson` as it is
 
     def safe(self, text: str) -> str:
-        """``text`` with a cut in every added token, so that none is found when it is encoded."""
+        """Return ``text`` with a cut in every added token, so that none is found when it is encoded."""
         if self._tokens is None:
             return text
         text, done = text.replace(self._cut, ""), ""
@@ -113,11 +113,11 @@ class Guard:
         return self.safe(part) if isinstance(part, str) else part
 
     def plain(self, rendered: str) -> str:
-        """Rendered text without the cuts."""
+        """Return rendered text without the cuts."""
         return rendered.replace(self._cut, "")
 
     def encode(self, rendered: str, behind: str = "") -> list[int]:
-        """Tokens of rendered text, each part between cuts alone; special tokens of the template are special.
+        """Return tokens of rendered text, each part between cuts alone; special tokens of the template are special.
 
         Args:
             rendered: by a template that was given safe texts.
@@ -162,7 +162,7 @@ class ChatTemplate:
         opening: bool = False,
         own: Sequence[Schema] = (),
     ) -> str:
-        """The text of a conversation.
+        """Return the text of a conversation.
 
         Args:
             messages: turns.
@@ -196,7 +196,7 @@ class ChatTemplate:
         return text
 
     def behind_turn(self, messages: Sequence[Message], opening: bool = False) -> str:
-        """The text of turns that follow a turn of the policy: from behind the token that ends it."""
+        """Return the text of turns that follow a turn of the policy: from behind the token that ends it."""
         dummy, end = self._dummy, self._end
         if messages and messages[0]["role"] == "tool":
             dummy, end = self._behind_calls, self.call_end
@@ -205,7 +205,7 @@ class ChatTemplate:
         return self.render([_QUESTION, dummy, *messages], opening=opening).rpartition(self._mark)[2].partition(end)[2]
 
     def turn(self, message: Message) -> str:
-        """The text of a turn of the policy, from behind its opening to the token that ends it.
+        """Return the text of a turn of the policy, from behind its opening to the token that ends it.
 
         Raises:
             ValueError: the template refuses it, or opens a turn with more than it writes of one that is there, a thought say.
@@ -217,19 +217,19 @@ class ChatTemplate:
         return rendered[len(opened) :].partition(end)[0] + end
 
     def calling(self, call: Call, content: str = "") -> Message:
-        """A turn of the policy that calls a tool."""
+        """Return a turn of the policy that calls a tool."""
         called = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         return {"role": "assistant", "content": content, "tool_calls": [called]}
 
     def sample_turn(self) -> tuple[str, str]:
-        """A turn that calls :data:`SAMPLE`: what it shares with a turn's opening, and the rest. Raises ``ValueError``."""
+        """Render a call of :data:`SAMPLE`: what it shares with a turn's opening, and the rest. Raises ``ValueError``."""
         whole = self._render([_QUESTION, self.calling(SAMPLE)], [SAMPLE_SCHEMA])
         common = num_common(whole, self._sampled([]))
         begin = min(common, num_common(whole, self._render([_QUESTION], [SAMPLE_SCHEMA])))
         return whole[begin:common], whole[common:].partition(self.call_end)[0]
 
     def keeps_thoughts(self, thoughts: Thoughts, behind_user: bool) -> bool:
-        """Whether an earlier turn's thoughts are written again behind a user's turn or a result. Raises ``ValueError``."""
+        """Return whether an earlier turn's thoughts are written again behind others' turns. Raises ``ValueError``."""
         turn, behind = self.calling(SAMPLE), tool_message("8", SAMPLE.name, SAMPLE.id)
         if behind_user:
             turn, behind = {"role": "assistant", "content": "8"}, {"role": "user", "content": "next"}
@@ -247,7 +247,7 @@ class ChatTemplate:
         return self._render([_QUESTION, *messages], [SAMPLE_SCHEMA], opening=True)
 
     def opening(self) -> str:
-        """The text that opens the policy's turn; for many templates the role's header."""
+        """Return the text that opens the policy's turn; for many templates the role's header."""
         closed = self.render([_QUESTION])
         return self.render([_QUESTION], opening=True).removeprefix(closed)
 
@@ -264,7 +264,7 @@ class ChatTemplate:
             )
 
     def _end_of_calls(self) -> str:
-        """The token that ends a turn with calls: the usual one, or one that the policy writes for a result to follow."""
+        """Return the token that ends a turn with calls: the usual one, or one that the policy writes for a result to follow."""
         turns = [_QUESTION, self.calling(SAMPLE)]
         whole = self._render(turns, [SAMPLE_SCHEMA])
         if self._end in whole[whole.rfind(SAMPLE.name) :]:
@@ -281,7 +281,7 @@ class ChatTemplate:
         return str(self._tokenizer.decode(ends[:1])) if ends else self._end
 
     def _choose_dummy(self) -> None:
-        """A turn of plain text, or one that calls a tool, where the template asks for that before a result."""
+        """Choose a turn of plain text, or one that calls a tool, where the template asks for that before a result."""
         name = self._schemas[0]["function"]["name"]
         calling = self.calling(Call(name, {"mark": self._mark}, SAMPLE.id))
         refused, plain = "", self._dummy
@@ -300,10 +300,10 @@ class ChatTemplate:
 
 
 def num_common(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """The number of items, or characters, that both begin with."""
+    """Return the number of items, or characters, that both begin with."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def tool_message(content: str, name: str, id: str) -> Message:
-    """The turn of one tool's result."""
+    """Return the turn of one tool's result."""
     return {"role": "tool", "name": name, "tool_call_id": id, "content": content}

@@ -41,7 +41,7 @@ class Turn(str):
 
     @classmethod
     def of(cls, text: str, **parts: Any) -> Turn:
-        """A turn with some of its parts."""
+        """Return a turn with some of its parts."""
         turn = cls(text)
         vars(turn).update(parts)
         return turn
@@ -54,7 +54,7 @@ class Observation(str):
 
     @classmethod
     def of(cls, parts: Sequence[str]) -> Observation:
-        r"""The parts, joined by line breaks.
+        r"""Return the parts, joined by line breaks.
 
         >>> Observation.of(["8", "9"])
         '8\n9'
@@ -72,7 +72,7 @@ class Piece(NamedTuple):
 
 
 def text_argument(schema: Schema) -> str | None:
-    """The name of the one argument of a tool that takes nothing but a text; None: its arguments are JSON."""
+    """Return the name of the one argument of a tool that takes nothing but a text; None: its arguments are JSON."""
     properties = schema["function"]["parameters"].get("properties", {})
     if len(properties) != 1:
         return None
@@ -83,7 +83,7 @@ def text_argument(schema: Schema) -> str | None:
 
 
 def in_tags(call: Call, schema: Schema | None) -> str:
-    """A call as the text protocol writes it: a text as it is, else the arguments as JSON.
+    """Return a call as the text protocol writes it: a text as it is, else the arguments as JSON.
 
     Step traces and histories are kept in this form, whatever the policy writes: so the formats share a buffer.
     """

@@ -31,7 +31,7 @@ class Shown:
 def choose_shown(
     expert: ExpertTrajectory, others: Sequence[ExpertTrajectory], rng: random.Random, shown_share: float, fitting_share: float
 ) -> dict[int, Shown]:
-    """Before which steps a step trace is shown: never before the first, and never two without a written step between them.
+    """Choose before which steps a step trace is shown: never the first, never two without a written step between them.
 
     Args:
         expert: the trajectory.
@@ -62,7 +62,7 @@ def _one(
 def worked_tokens(
     expert: ExpertTrajectory, prompt_ids: Sequence[int], chat: RolloutProtocol, shown: Mapping[int, Shown]
 ) -> Trajectory:
-    """The trajectory as tokens: what its author wrote is trained; results and shown step traces are not.
+    """Return the trajectory as tokens: what its author wrote is trained; results and shown step traces are not.
 
     A step that a fitting step trace shows is not written again, unless it is the last one, which only the policy can write.
     What was shown to the author himself, a step text that begins with ``<retrieve>...</retrieve>``, is not trained either.

@@ -39,7 +39,7 @@ def compared(trials: Sequence[Trial]) -> Comparison:
 
 
 def differing_keys(trials: Sequence[Trial]) -> list[str]:
-    """Keys of ``params.json``, nested ones as ``a/b``, whose values are not the same in all trials."""
+    """List keys of ``params.json``, nested ones as ``a/b``, whose values are not the same in all trials."""
     settings = [flattened(trial.params) for trial in trials]
     keys = dict.fromkeys(key for values in settings for key in values)
     return [key for key in keys if len({_setting(values.get(key, _MISSING)) for values in settings}) > 1]

@@ -113,7 +113,7 @@ def panels(trials: Sequence[Trial]) -> list[Panel]:
 
 
 def plot_values(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """All numbers of one result by their key, with the seconds of each phase."""
+    """Return all numbers of one result by their key, with the seconds of each phase."""
     values = {key: number(value) for key, value in flattened(row).items() if isinstance(value, (int, float))}
     seconds = {name: next((values[key] for key in keys if key in values), None) for name, keys in _PHASES.items()}
     total = values.get(_TOTAL_S)
@@ -123,7 +123,7 @@ def plot_values(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def trial_curves(trial: Trial, shown: Sequence[Panel]) -> dict[str, Any]:
-    """The data of one trial's plots: three horizontal axes, and the series of ``shown`` by key."""
+    """Return the data of one trial's plots: three horizontal axes, and the series of ``shown`` by key."""
     rows = [plot_values(row) for row in trial.rows]
     tokens = list(accumulate(generated_tokens(row) for row in rows))
     numbers = [row.get("training_iteration") or index + 1 for index, row in enumerate(rows)]
@@ -138,7 +138,7 @@ def trial_curves(trial: Trial, shown: Sequence[Panel]) -> dict[str, Any]:
 
 
 def _accuracy_before(trial: Trial) -> float | None:
-    """Held-out accuracy of the initial policy, which is in the first result's totals only."""
+    """Return held-out accuracy of the initial policy, which is in the first result's totals only."""
     totals = trial.rows[0].get("rapo") if trial.rows else None
     return number(totals.get("accuracy_before")) if isinstance(totals, Mapping) else None
 

@@ -84,7 +84,7 @@ def page(title: str, trials: Sequence[Trial], chosen: Sequence[Selection], max_m
 
 
 def _data(trials: Sequence[Trial], chosen: Sequence[Selection], table: Comparison) -> str:
-    """The JSON of the scripts. Groups come as JSON texts already, since their size was measured."""
+    """Return the JSON of the scripts. Groups come as JSON texts already, since their size was measured."""
     shown = panels(trials)
     plots = [{"title": p.title, "series": p.series, "note": p.note, "stacked": p.stacked} for p in shown]
     curves = [script_json(trial_curves(trial, shown)) for trial in trials]

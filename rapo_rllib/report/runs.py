@@ -31,7 +31,7 @@ class Trial:
 
 
 def find_trials(run_dir: Path) -> list[Trial]:
-    """The trials of a run: the folder itself, or every one below it, by name.
+    """Return the trials of a run: the folder itself, or every one below it, by name.
 
     Raises:
         ValueError: there is no such folder, or neither it nor a folder below it is a trial's.

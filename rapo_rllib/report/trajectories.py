@@ -45,7 +45,7 @@ def selected(trial: Trial, max_bytes: int) -> Selection:
 
 
 def script_json(value: Any) -> str:
-    r"""JSON that may stand in a ``<script>`` element: no ``<``, so that neither ``</script>`` nor ``<!--`` ends or hides it.
+    r"""Write JSON for a ``<script>`` element: no ``<``, so that neither ``</script>`` nor ``<!--`` ends or hides it.
 
     Raises:
         ValueError: a number is not finite; JSON has none such.
@@ -54,12 +54,12 @@ def script_json(value: Any) -> str:
 
 
 def grouped(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Rows of one file by group."""
+    """Return rows of one file by group."""
     return [list(group) for _, group in groupby(rows, key=lambda row: row.get("group"))]
 
 
 def shown_group(rows: Sequence[Mapping[str, Any]], iteration: int) -> dict[str, Any]:
-    """One group, for the page."""
+    """Return one group, for the page."""
     first = rows[0]
     return {
         "iteration": iteration,
@@ -122,7 +122,7 @@ def _policy_part(text: str, step: Mapping[str, Any], entropies: Sequence[float])
 
 
 def _between(text: str, start: int, stop: int, retrieval: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """``text[start:stop]``, which stands behind a step: a tool's result, a retrieved trace, or both in that order."""
+    """Return ``text[start:stop]``, which stands behind a step: a tool's result, a retrieved trace, or both in that order."""
     if retrieval is None:
         return [{"by": TOOL, "text": text[start:stop]}]
     middle = min(max(int(retrieval.get("text_start", start)), start), stop)
@@ -132,7 +132,7 @@ def _between(text: str, start: int, stop: int, retrieval: Mapping[str, Any] | No
 
 
 def _binned(values: Sequence[float]) -> list[float]:
-    """Means over at most ``_MAX_BARS`` stretches of equal length."""
+    """Return means over at most ``_MAX_BARS`` stretches of equal length."""
     size = max(-(-len(values) // _MAX_BARS), 1)
     stretches = [values[start : start + size] for start in range(0, len(values), size)]
     return [round(sum(number(value) or 0.0 for value in stretch) / len(stretch), 3) for stretch in stretches]

@@ -78,7 +78,7 @@ def _check_columns(named: Mapping[str, inspect.Parameter], arguments: Mapping[st
 
 
 def _for_trl(question: Question, episode: Episode) -> dict[str, Any]:
-    """Its arguments; a completion is a list of messages where the prompt is one."""
+    """Return its arguments; a completion is a list of messages where the prompt is one."""
     prompt = question.columns.get("prompt", [*question.messages, {"role": "user", "content": question.text}])
     completion: Any = episode.text if isinstance(prompt, str) else [{"role": "assistant", "content": episode.text}]
     columns = {name: [value] for name, value in question.columns.items() if name not in _TRLS_OWN}
@@ -105,7 +105,7 @@ def _for_verl(question: Question, episode: Episode) -> dict[str, Any]:
 
 
 def _of_verl(found: Any, path: str) -> float:
-    """Its number; of a mapping the ``score``, the rest of which verl reports alone."""
+    """Return its number; of a mapping the ``score``, the rest of which verl reports alone."""
     return _number(found.get("score") if isinstance(found, Mapping) else found, found, path)
 
 
@@ -119,7 +119,7 @@ def _number(value: Any, found: Any, path: str) -> float:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The one of the process: what a function keeps between calls, such as a client, belongs to the loop of its first use."""
+    """Return the process's loop: what a function keeps between calls, such as a client, belongs to that of its first use."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="rapo-rewards").start()
     return loop

@@ -142,7 +142,7 @@ def _asked(options: JudgeOptions, service: JsonService, slots: threading.Bounded
 
 
 def _kind(error: ServiceError) -> str:
-    """In one word what was wrong, for counting."""
+    """Say in one word what was wrong, for counting."""
     if error.status is None:
         return "unreachable"
     return "unreadable" if error.status < 400 else f"status_{error.status}"

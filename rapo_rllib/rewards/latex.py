@@ -107,14 +107,14 @@ def tidied(text: str) -> str:
 
 
 def _scaled(match: re.Match[str]) -> str:
-    r"""``5 million`` is a number, and ``2 dozen`` a product."""
+    r"""Read ``5 million`` as a number, and ``2 dozen`` as a product."""
     name = match[2]
     factor = f"10^{{{_SCALES[name]}}}" if name in _SCALES else "12"
     return " ".join(("", "\\times", factor, "\\text{" if match[1] else "")) + (match[3] or "")
 
 
 def joined_otherwise(left: str, right: str) -> bool:
-    """Whether one says ``and`` between bounds where the other says ``or``: ``x<2 and x>3`` is no number.
+    """Return whether one says ``and`` between bounds where the other says ``or``: ``x<2 and x>3`` is no number.
 
     ``x=1 or y=3`` is not ``x=1, y=3`` either. Between other values the words say the same: ``1 and 2`` are the solutions, as
     ``1 or 2`` are.
@@ -126,23 +126,23 @@ def joined_otherwise(left: str, right: str) -> bool:
 
 
 def one_list(text: str) -> str:
-    """``5 or 6`` and ``5, and 6`` as ``5, 6``."""
+    """Return ``5 or 6`` and ``5, and 6`` as ``5, 6``."""
     return _LIST_WORD.sub(", ", text)
 
 
 def without_blanks(text: str) -> str:
-    """For comparison as text. A blank between digits and points stays: ``2 1/4`` is not ``21/4``."""
+    """Strip blanks, for comparison as text. One between digits and points stays: ``2 1/4`` is not ``21/4``."""
     return _BLANK.sub("", text)
 
 
 def _unwrapped(text: str) -> str:
-    """Without the signs that begin and end mathematics; a dollar sign that does neither is money, as is an escaped one."""
+    """Strip the signs around mathematics; a dollar sign that does not begin or end it is money, as is an escaped one."""
     text = re.sub(r"\A\\\[(.*)\\\]\Z", r"\1", text.replace("\\$", _MONEY), flags=re.DOTALL)
     return re.sub(r"\$\$?([^$]+)\$\$?", r"\1", text).replace(_MONEY, "$").replace("\\(", "").replace("\\)", "")
 
 
 def repeated(predicted: str, gold: str, question: str) -> bool:
-    r"""Whether an answer only copies a calculation from the question, as in "Expand $(x+1)(x+2)$"; all are tidied.
+    r"""Return whether an answer only copies a calculation from the question, as in "Expand $(x+1)(x+2)$"; all are tidied.
 
     A decimal from the question is no answer where the gold answer is a fraction: "Write 0.25 as a fraction".
     """
@@ -156,7 +156,7 @@ def repeated(predicted: str, gold: str, question: str) -> bool:
 
 
 def stated(text: str) -> str:
-    """A tidied answer without "The answer is", and without a box of text around all of it.
+    """Return a tidied answer without "The answer is", and without a box of text around all of it.
 
     >>> stated("So the answer is: 5")
     '5'
@@ -186,13 +186,13 @@ def named(text: str) -> tuple[str | None, str]:
 
 
 def is_name(text: str) -> bool:
-    r"""Whether a text names something: ``x``, ``f(2)``, ``AB``, ``a+b``, ``\text{area}``; not ``2x`` or ``-x``."""
+    r"""Return whether a text names something: ``x``, ``f(2)``, ``AB``, ``a+b``, ``\text{area}``; not ``2x`` or ``-x``."""
     rest = _COMMAND.sub(" a ", _ATTACHED.sub(lambda match: f" {match[1] or 'a'} ", text)).strip()
     return _NAME.fullmatch(rest) is not None and not hedged(rest)
 
 
 def hedged(text: str) -> bool:
-    """Whether a text holds words that change what a value says."""
+    """Return whether a text holds words that change what a value says."""
     return _HEDGE.search(text) is not None
 
 

@@ -24,7 +24,7 @@ _SURE_DIGITS = 12  # of them are no noise
 
 
 def equal(predicted: str, gold: str) -> bool:
-    r"""Whether math-verify finds the two equal and ``predicted`` has no open calculation that ``gold`` lacks.
+    r"""Return whether math-verify finds the two equal and ``predicted`` has no open calculation that ``gold`` lacks.
 
     An inequality may stand for an interval: ``x > 3`` for ``(3, \infty)``.
     """
@@ -48,7 +48,7 @@ def equal(predicted: str, gold: str) -> bool:
 
 
 def parsed(latex: str) -> Any:
-    """The sympy tree of a formula as it is written, nothing worked out; None if it cannot be read."""
+    """Return the sympy tree of a formula as it is written, nothing worked out; None if it cannot be read."""
     from math_verify import LatexExtractionConfig, parse
     from sympy import Basic, MatrixBase, nan, zoo
 
@@ -58,7 +58,7 @@ def parsed(latex: str) -> Any:
 
 
 def rounded(written: Fraction, digits: int, last: int, value: Fraction) -> bool:
-    """Whether a decimal is ``value``, rounded or cut; or a floating point number with its noise.
+    """Return whether a decimal is ``value``, rounded or cut; or a floating point number with its noise.
 
     Args:
         written: the decimal.
@@ -74,14 +74,14 @@ def rounded(written: Fraction, digits: int, last: int, value: Fraction) -> bool:
 
 
 def _complex(tree: Any) -> Any:
-    """With the imaginary unit for the letter i, which math-verify takes for a variable, real or not by the text around it."""
+    """Put the imaginary unit for the letter i, which math-verify takes for a variable, real or not by the text around."""
     from sympy import I
 
     return tree.xreplace({symbol: I for symbol in tree.free_symbols if symbol.name == "i"})
 
 
 def _same_equation(left: Any, right: Any) -> bool:
-    """Whether one is a multiple of the other. Math-verify compares real solutions, and all that have none would be the same."""
+    """Return whether one is a multiple of the other. Math-verify would call all equations without real solutions the same."""
     from sympy import simplify
 
     ratio = simplify((left.lhs - left.rhs) / (right.lhs - right.rhs))
@@ -107,7 +107,7 @@ def unfinished(tree: Any) -> set[str]:
 
 
 def _like_terms(node: Any) -> bool:
-    r"""Two terms that differ by a number only: 2 + 3, x + x, 2 + 2^3, or \sqrt{8} + \sqrt{2}."""
+    r"""Find two terms that differ by a number only: 2 + 3, x + x, 2 + 2^3, or \sqrt{8} + \sqrt{2}."""
     from sympy import Mul
 
     kinds = []
@@ -118,18 +118,18 @@ def _like_terms(node: Any) -> bool:
 
 
 def _whole_power(tree: Any) -> bool:
-    """2^3, or 10^{-3}."""
+    """Return whether it is a number to a whole power: 2^3, or 10^{-3}."""
     return tree.is_Pow and _number(tree.base) is not None and tree.exp.is_Integer
 
 
 def _several_numbers(node: Any) -> bool:
-    """More than one number above a fraction's line, or below it; signs and ones do not count."""
+    """Return whether more than one number is above a fraction's line, or below; signs and ones do not count."""
     numbers = [value for factor in _factors(node) if (value := _number(factor)) is not None]
     return sum(value.p not in (1, -1) for value in numbers) > 1 or sum(value.q != 1 for value in numbers) > 1
 
 
 def _open_power(node: Any) -> str:
-    r"""``power``: 2^3, \sqrt{2}^2, or ``root``: \sqrt{4}; empty where that is the value's form: \sqrt{2}, x^2, 1/3."""
+    r"""Return ``power``: 2^3, \sqrt{2}^2, or ``root``: \sqrt{4}; empty where that is the value's form: \sqrt{2}, x^2, 1/3."""
     if node.base.is_Pow and _number(node.base.base) is not None and node.exp.is_Integer and abs(node.exp) != 1:
         return "power"
     base, exponent = _number(node.base), _number(node.exp)
@@ -141,12 +141,12 @@ def _open_power(node: Any) -> str:
 
 
 def _factors(term: Any) -> list[Any]:
-    """The factors of products in products."""
+    """Return the factors of products in products."""
     return [factor for part in term.args for factor in _factors(part)] if term.is_Mul else [term]
 
 
 def _number(tree: Any) -> Any:
-    """The rational number that is written, as 5, 2/3 or 1/5; None for anything else."""
+    """Return the rational number that is written, as 5, 2/3 or 1/5; None for anything else."""
     from sympy import Rational
 
     if tree.is_Pow and tree.exp == -1 and tree.base.is_Rational and tree.base != 0:

@@ -41,7 +41,7 @@ class Parts(NamedTuple):
 
 
 def math_score(predicted: str, question: Question) -> Score:
-    """1 if the answer is mathematically equal to an accepted one, else 0; with a failure where that was not found out.
+    """Score 1 if the answer is mathematically equal to an accepted one, else 0; with a failure if that was not found out.
 
     An answer that repeats a calculation of the question earns nothing.
 
@@ -59,7 +59,7 @@ def math_score(predicted: str, question: Question) -> Score:
 
 
 def _equal(predicted: str, gold: str) -> bool:
-    """Whether two answers agree, as they are or by the value that ``predicted`` states; cheap comparisons first."""
+    """Return whether two answers agree, as they are or by the value that ``predicted`` states; cheap comparisons first."""
     if not predicted.strip() or not gold.strip():
         return False
     if max(len(predicted), len(gold)) > MAX_CHARS:
@@ -86,7 +86,7 @@ def _same(left: str, right: str) -> bool:
 
 
 def _same_item(predicted: str, gold: str) -> bool:
-    """Whether two tidied answers, or parts of them, agree: names, and all that they hold."""
+    """Return whether two tidied answers, or parts of them, agree: names, and all that they hold."""
     predicted, gold = predicted.strip(), gold.strip()
     if without_blanks(predicted) == without_blanks(gold):
         return True
@@ -144,7 +144,7 @@ def _same_parts(left: Parts, right: Parts) -> bool:
 
 
 def _matched(given: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether the two agree in some order."""
+    """Return whether the two agree in some order."""
     if len(given) != len(wanted) or len(given) > MAX_PARTS:
         return False
     left = list(given)
@@ -157,13 +157,13 @@ def _matched(given: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def _distinct(items: Sequence[tuple[str | None, str]]) -> list[str]:
-    """The names, if every item has one of its own; else none."""
+    """Return the names, if every item has one of its own; else none."""
     names = [name for name, _ in items if name is not None]
     return names if len(set(names)) == len(items) > 1 else []
 
 
 def parts(text: str) -> Parts:
-    r"""The parts of a tidied answer; one value is one part without brackets.
+    r"""Return the parts of a tidied answer; one value is one part without brackets.
 
     >>> parts("(1, 2]"), parts(r"1 \pm 2").items
     (Parts(brackets='(]', items=['1', '2']), ['1 + 2', '1 - 2'])
@@ -187,7 +187,7 @@ def parts(text: str) -> Parts:
 
 
 def _signed(items: Iterable[str]) -> list[str]:
-    r"""With both signs of every ``\pm``."""
+    r"""Write out both signs of every ``\pm``."""
     return [
         _PLUS_MINUS.sub(upper, item).replace("\\mp", lower)
         for item in items

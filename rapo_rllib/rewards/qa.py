@@ -29,7 +29,7 @@ _WHOLE_ANSWERS = {"yes", "no", "noanswer"}
 
 
 def qa_score(predicted: str, question: Question, normalization: str = "signs") -> Score:
-    """Highest token F1 over the accepted answers; correct if one of them matches exactly."""
+    """Return the highest token F1 over the accepted answers; correct if one of them matches exactly."""
     f1 = max(token_f1(predicted, gold, normalization) for gold in accepted_answers(question))
     return Score(f1, qa_em_score(predicted, question, normalization).correct)
 
@@ -42,7 +42,7 @@ def qa_em_score(predicted: str, question: Question, normalization: str = "signs"
 
 
 def normalized(text: str) -> str:
-    """Lower case, without articles, repeated blanks, and punctuation that is no sign.
+    """Lower the case, and take off articles, repeated blanks, and punctuation that is no sign.
 
     >>> normalized("The  Beatles' 3.5 U.S. hits!"), normalized("-5"), normalized("C++.")
     ('beatles 3.5 us hits', '-5', 'c++')
@@ -70,7 +70,7 @@ def _is_punctuation(character: str) -> bool:
 
 
 def token_f1(predicted: str, gold: str, normalization: str = "signs") -> float:
-    """``2 P R / (P + R)`` of the normalised words; "yes" and "no" count only as a whole answer."""
+    """Return ``2 P R / (P + R)`` of the normalised words; "yes" and "no" count only as a whole answer."""
     a, b = map(NORMALIZATIONS[normalization], (predicted, gold))
     if {a, b} & _WHOLE_ANSWERS and a != b:
         return 0.0

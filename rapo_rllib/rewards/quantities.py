@@ -65,7 +65,7 @@ class Number:
     last: int = 0  # power of ten of the last one
 
     def is_near(self, value: Fraction) -> bool:
-        """Whether it is ``value``; rounded or cut (0.333333 for 1/3), or with a float's noise (0.30000000000000004)."""
+        """Return whether it is ``value``; rounded or cut (0.333333 for 1/3), or with a float's noise (0.30000000000000004)."""
         if self.value == value:
             return True
         endless = self.digits >= 15 or pow(10, value.denominator.bit_length(), value.denominator) != 0
@@ -102,7 +102,7 @@ def _endless(whole: str, fixed: str, period: str) -> Fraction | None:
 
 
 def same_number(predicted: str, gold: str) -> bool | None:
-    """Whether ``predicted`` is the number ``gold`` (both tidied, without units); None if it takes more than arithmetic to say.
+    """Return whether ``predicted`` is the number ``gold`` (tidied, without units); None if it takes more than arithmetic.
 
     A percentage equals its number and its fraction ("50%" is "50" and "0.5"); two percentages must agree. Whatever is not
     written as a number ("12 + 5" for 17, "8/2" or "2^2" for 4) is not carried out, and not the answer.
@@ -118,7 +118,7 @@ def same_number(predicted: str, gold: str) -> bool | None:
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
-    r"""Value and unit of a tidied answer. Of unknown words after a value (``18 red apples``) the last one counts.
+    r"""Return the value and unit of a tidied answer. Of unknown words after a value (``18 red apples``) the last one counts.
 
     >>> split_unit(r"15\text{ cm}^2"), split_unit("18 red apples"), split_unit("60 km per hour")
     (('15', 'cm^2'), ('18', 'apple'), ('60', 'km/h'))
@@ -164,7 +164,7 @@ def _without_tail(answer: str) -> tuple[str, str | None]:
 
 
 def _single(words: list[str], power: int) -> str:
-    """The known unit among the words, with its power; else the last word."""
+    """Return the known unit among the words, with its power; else the last word."""
     name = next(filter(None, map(_known, words)), "")
     if not name:
         return words[-1].removesuffix("s") if words else ""
@@ -177,17 +177,17 @@ def _known(word: str) -> str:
 
 
 def _by_per(words: list[str]) -> list[list[str]]:
-    """The words above and below: of a speed, a density."""
+    """Return the words above and below: of a speed, a density."""
     return [part.split() for part in re.split(r"\bper\b", " ".join(words))]
 
 
 def _hedged(words: str) -> bool:
-    """Whether the words behind a value change it; ``of the cake`` and ``times`` do not."""
+    """Return whether the words behind a value change it; ``of the cake`` and ``times`` do not."""
     return hedged(_OF.sub("", words)) and words.strip() != "times"
 
 
 def _is_unit(words: str, attached: bool) -> bool:
-    """``18 apples`` and ``5cm``, but not ``5x``, ``2mn`` or ``3 sin x``, whose letters are variables and functions."""
+    """Accept ``18 apples`` and ``5cm``, but not ``5x``, ``2mn`` or ``3 sin x``, whose letters are variables and functions."""
     listed = _words(words)
     if not 0 < len(listed) <= _MAX_WORDS or _MATHS & set(listed) or _hedged(words):
         return False

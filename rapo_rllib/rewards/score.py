@@ -64,21 +64,21 @@ class Scorer(Protocol):
     """Scores the end of an episode. Called from several threads."""
 
     def __call__(self, answer: str | None, question: Question, episode: Episode) -> Score:
-        r"""``answer``: content of the last ``\boxed{}`` of the answer, else the whole answer; None: there was no answer."""
+        r"""Score ``answer``: the last ``\boxed{}`` of the answer, else the whole answer; None: there was no answer."""
 
 
 def accepted_answers(question: Question) -> tuple[str, ...]:
-    """All accepted answers."""
+    """Return all accepted answers."""
     return (question.answer, *question.aliases)
 
 
 def asks_words(question: Question) -> bool:
-    """Whether its source says that its answer is words, not mathematics."""
+    """Return whether its source says that its answer is words, not mathematics."""
     return question.source.endswith("/qa")
 
 
 def of_answer(score: Callable[[str, Question], Score]) -> Scorer:
-    """A scorer that looks at the answer only; without an answer the score is 0."""
+    """Return a scorer that looks at the answer only; without an answer the score is 0."""
 
     def scorer(answer: str | None, question: Question, episode: Episode) -> Score:
         return WRONG if answer is None else score(answer, question)

@@ -45,7 +45,7 @@ def _words(score: Callable[..., Score], normalization: str = "signs") -> Scorer:
 
 
 def _auto(normalization: str = "signs") -> Scorer:
-    """``qa`` for a question whose source ends in ``/qa``, else ``math``."""
+    """Return ``qa`` for a question whose source ends in ``/qa``, else ``math``."""
     maths, qa = of_answer(math_score), _words(qa_score, normalization)
 
     def scorer(answer: str | None, question: Question, episode: Episode) -> Score:
@@ -100,7 +100,7 @@ def check_scorer(entry: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def is_own(entry: Any) -> bool:
-    """Whether all of an entry are functions of the user's own, which may judge questions without an accepted answer."""
+    """Return whether all of an entry are functions of the user's own, which may judge questions without an accepted answer."""
     name, _ = check_scorer(entry)
     if isinstance(name, list | tuple):
         return all(is_own(part["name"] if isinstance(part, Mapping) else part) for part in name)
@@ -122,7 +122,7 @@ def check_columns(entry: Any, questions: Sequence[Question]) -> None:
 
 
 def shared_scorer(entry: Any) -> Scorer:
-    """The scorer that an entry of ``env_config`` describes; equal entries give the same one for as long as someone uses it.
+    """Return scorer that an entry of ``env_config`` describes; equal entries give the same one for as long as someone uses it.
 
     Raises:
         ValueError: naming what is wrong with the entry.
@@ -139,7 +139,7 @@ def shared_scorer(entry: Any) -> Scorer:
 
 
 def _weighted(entries: Sequence[Any]) -> Scorer:
-    """The sum of several, each a named term with its weight; the first of them says what counts as correct."""
+    """Return the sum of several, each a named term with its weight; the first of them says what counts as correct."""
     parts: dict[str, tuple[float, Scorer]] = {}
     for entry in entries:
         entry = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
@@ -199,7 +199,7 @@ def _check_call(path: str, function: Any, positional: tuple[str, ...], options: 
 
 
 def as_score(found: Any, path: str) -> Score:
-    """A number, named terms or a ``Score`` as a ``Score``; a number or a term ``correct`` of 1 or more counts as correct.
+    """Make a ``Score`` of a number, named terms or a ``Score``; a number or term ``correct`` from 1 on counts as correct.
 
     Raises:
         ValueError: naming what is no finite number, or a term that the environment adds by itself.

@@ -69,7 +69,7 @@ class Workers:
             self._idle.put(None)
 
     def equal(self, predicted: str, gold: str) -> bool | None:
-        """Whether two texts in LaTeX are symbolically equal; None if that takes more time or memory than there is.
+        """Return whether two texts in LaTeX are symbolically equal; None if that takes more time or memory than there is.
 
         Raises:
             RuntimeError: math-verify cannot be loaded.
@@ -134,7 +134,7 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 def symbolically_equal(predicted: str, gold: str) -> bool:
-    """Whether two expressions, equations or inequalities in LaTeX are equal, and nothing in ``predicted`` is left to calculate.
+    """Return whether two formulas in LaTeX are equal, and nothing in ``predicted`` is left to calculate.
 
     Raises:
         NoVerdict: that was not found out in time.
@@ -148,12 +148,12 @@ def symbolically_equal(predicted: str, gold: str) -> bool:
 
 
 def is_relation(text: str) -> bool:
-    """Whether a tidied answer is an equation, an inequality or a union, not an expression."""
+    """Return whether a tidied answer is an equation, an inequality or a union, not an expression."""
     return _RELATION.search(text) is not None
 
 
 def comparable(predicted: str, gold: str) -> bool:
-    r"""Whether ``predicted`` is written as an answer like ``gold`` could be.
+    r"""Return whether ``predicted`` is written as an answer like ``gold`` could be.
 
     >>> comparable("3 - x", "-x + 3"), comparable("not x", "x"), comparable(r"\phantom{1}x", "x"), comparable(r"\sum x", "x")
     (True, False, False, False)
@@ -171,7 +171,7 @@ def comparable(predicted: str, gold: str) -> bool:
 
 
 def _compact(text: str) -> str:
-    """Without blanks and commands."""
+    """Strip blanks and commands."""
     return re.sub(r"\s", "", _COMMAND.sub(";", text))
 
 
@@ -180,7 +180,7 @@ def _letters(text: str) -> set[str]:
 
 
 def _balanced(text: str) -> bool:
-    """Whether all braces are closed, and brackets not too deep: reading them takes twice the time for each."""
+    """Return whether all braces are closed, and brackets not too deep: reading them takes twice the time for each."""
     plain = _COMMAND.sub(" ", text)
     braces = list(depths(plain, "{", "}"))
     return min(braces, default=0) >= 0 and braces[-1:] in ([], [0]) and max(depths(plain), default=0) <= _MAX_DEPTH

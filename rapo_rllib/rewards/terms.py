@@ -49,7 +49,7 @@ class RewardOptions(Knobs):
     )
 
     def at(self, env_steps: int | None) -> RewardOptions:
-        """The weights in force after ``env_steps``; None: those that schedules end with."""
+        """Return the weights in force after ``env_steps``; None: those that schedules end with."""
         values: dict[str, Any] = {name: value_at(getattr(self, name), env_steps) for name in TERMS}
         return replace(self, **values)
 
@@ -63,7 +63,7 @@ def reward_terms(
     tool_errors: int = 0,
     called_tool: bool = False,
 ) -> dict[str, float]:
-    """The terms of one episode.
+    """Return the terms of one episode.
 
     Args:
         score: of its answer. Named terms of a score take the place of the one term `correct`.
@@ -88,7 +88,7 @@ def reward_terms(
 
 
 def step_rewards(score: Score, options: RewardOptions, steps: Sequence[EpisodeStep]) -> list[float]:
-    """The part of the terms that single steps earned: the scorer's ``steps``, and ``tool_error`` of their failed calls.
+    """Return the part of the terms that single steps earned: the scorer's ``steps``, and ``tool_error`` of their failed calls.
 
     Args:
         score: of the episode.
@@ -110,7 +110,7 @@ def step_rewards(score: Score, options: RewardOptions, steps: Sequence[EpisodeSt
 
 
 def well_formed(episode: Episode, check: str, tool_tags: Iterable[str], *, require_boxed: bool) -> bool:
-    r"""Whether the episode passes ``check``, ``format_check`` of the reward: by its final step, or over the whole text.
+    r"""Return whether the episode passes ``check``, ``format_check`` of the reward: by its final step, or over the whole text.
 
     ``whole_text``, rules of the released code: thoughts are paired, and there is one; one pair of answer tags with a
     ``\boxed{...}`` inside; after every tool's opening tag come its closing tag and a result, in this order.
@@ -175,7 +175,7 @@ REWARD_PRESETS: dict[str, dict[str, Any]] = {
 
 
 def with_reward_preset(env_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """``env_config`` over the values of the preset that its ``reward`` names.
+    """Return ``env_config`` over the values of the preset that its ``reward`` names.
 
     Raises:
         ValueError: there is no such preset.

@@ -44,7 +44,7 @@ _YEARLESS = 1904  # a leap year, so that February 29 is a day of it
 
 
 def option(text: str) -> tuple[str, str] | None:
-    """Letter and content of a multiple-choice answer that has both. Example: ``C. 7`` gives ``("C", "7")``.
+    """Return the letter and content of a multiple-choice answer that has both. Example: ``C. 7`` gives ``("C", "7")``.
 
     Content that names another choice, or takes this one back, is none.
     """
@@ -55,7 +55,7 @@ def option(text: str) -> tuple[str, str] | None:
 
 
 def same_words(predicted: str, gold: str) -> bool | None:
-    """Whether two tidied answers are the same letters, name, digits in a base, moment, or words; None if ``gold`` is none."""
+    """Return whether two answers are the same letters, name, digits in a base, moment, or words; None if ``gold`` is none."""
     for compare in (_same_unit, same_moment, _same_letter, _same_letters, _same_name, _same_digits, _same_text):
         found = compare(predicted, gold)
         if found is not None:
@@ -73,7 +73,7 @@ def _same_letter(predicted: str, gold: str) -> bool | None:
 
 
 def _same_letters(predicted: str, gold: str) -> bool | None:
-    """Several choices, named in the order of the alphabet; an answer without signs between them keeps this order."""
+    """Compare several choices, named in the order of the alphabet; without signs between them they keep this order."""
     wanted = _LETTERS_APART.sub("", gold)
     if _SEVERAL.fullmatch(wanted) is None or list(wanted) != sorted(set(wanted)) or _POINT.search(gold):
         return None
@@ -84,7 +84,7 @@ def _same_letters(predicted: str, gold: str) -> bool | None:
 
 
 def _same_name(predicted: str, gold: str) -> bool | None:
-    """A row of capitals: a word, or the name of a figure, whose points may be named in any order that means the same."""
+    """Compare rows of capitals: words, or names of figures, whose points may be named in any order of the same sense."""
     wanted, given = _NAME.fullmatch(gold), _NAME.fullmatch(predicted)
     if wanted is None or (wanted[1] is None and len(wanted[2]) < _ROW):
         return None
@@ -105,13 +105,13 @@ def _orders(figure: str | None, points: str) -> set[str]:
 
 
 def _same_unit(predicted: str, gold: str) -> bool | None:
-    """``km/h`` and ``km per hour``; None where they are not the same unit, which they may not be meant to be."""
+    """Compare ``km/h`` and ``km per hour``; None where they are not the same unit, which they may not be meant to be."""
     unit = bare_unit(gold)
     return True if unit is not None and bare_unit(predicted) == unit else None
 
 
 def _same_digits(predicted: str, gold: str) -> bool | None:
-    """The base may be left out, since the question names it; another base is another number."""
+    """Compare digits in a base, which may be left out, since the question names it; another base is another number."""
     wanted = _BASED.fullmatch(without_blanks(gold))
     if wanted is None or not (wanted[1].lstrip("-")[0].isdigit() or (wanted[1].isupper() and wanted[2].isdigit())):
         return None
@@ -144,7 +144,7 @@ class _Time(NamedTuple):
 
 
 def same_moment(predicted: str, gold: str) -> bool | None:
-    """Whether two tidied answers are the same date or time; None if ``gold`` is neither.
+    """Return whether two tidied answers are the same date or time; None if ``gold`` is neither.
 
     The half of the day may be left out. A date in figures with the year last (5/6/2024) is that of the same figures alone: it
     may begin with the month or the day. 3:15 may be a ratio, unless the other answer is clearly a time.

@@ -38,7 +38,7 @@ class Coroutines:
         self.waited_s = 0.0  # for a first future, while no coroutine could go on
 
     def __len__(self) -> int:
-        """Number of coroutines that wait: all that have not ended, but for one that is being run."""
+        """Count the coroutines that wait: all that have not ended, but for one that is being run."""
         return len(self._waiting)
 
     def run(self, task: Coroutine[Future[Any], None, None]) -> None:

@@ -31,14 +31,14 @@ class EnvResult:
 
 
 def first_observation(returned: Any) -> str:
-    """The text that ``reset`` begins an episode with."""
+    """Return the text that ``reset`` begins an episode with."""
     observation, info = _parts(returned, "observation, info")
     _info(info)
     return _text(observation)
 
 
 def step_result(returned: Any) -> EnvResult:
-    """The answer of ``step`` to a generated step."""
+    """Return the answer of ``step`` to a generated step."""
     observation, reward, terminated, truncated, info = _parts(returned, "observation, reward, terminated, truncated, info")
     for key, value in (("terminated", terminated), ("truncated", truncated)):
         _must(_is_flag, value, key, "true or false")
@@ -46,7 +46,7 @@ def step_result(returned: Any) -> EnvResult:
 
 
 def judgement(returned: Any) -> EnvResult:
-    """The answer of ``truncate`` to the end of an episode by a budget."""
+    """Return the answer of ``truncate`` to the end of an episode by a budget."""
     reward, info = _parts(returned, "reward, info")
     return EnvResult("", _reward(reward), False, True, {"correct": False, "format_ok": False, **_info(info)})
 
@@ -98,7 +98,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_use(value: Any) -> bool:
-    """Whether ``value`` is a call as ``ToolUse`` has it: name, error, seconds."""
+    """Return whether ``value`` is a call as ``ToolUse`` has it: name, error, seconds."""
     whole = isinstance(value, tuple | list) and 1 <= len(value) <= 3 and _is_text(value[0])
     return whole and all(map(_is_error, value[1:2])) and all(map(_is_number, value[2:3]))
 

@@ -143,7 +143,7 @@ def truncate_env(episode: Episode) -> EnvResult:
 
 
 def overdue_s(episode: Episode, timeout_s: float) -> float:
-    """Seconds that a call has taken; 0: none runs, or it has time left.
+    """Return seconds that a call has taken; 0: none runs, or it has time left.
 
     An environment's ``extra_s`` is what it grants its present step: a deadline is for one call of a tool, not all of a turn.
     """

@@ -134,7 +134,7 @@ class Episode:
         self.trajectory.text += piece.text
 
     def wants_trace(self, level: str) -> bool:
-        """Whether it asks for a step trace now (``level`` of the settings): a hybrid one tosses its coin."""
+        """Return whether it asks for a step trace now (``level`` of the settings): a hybrid one tosses its coin."""
         asks_here = level == self.plan.settings.retrieval_level and self.trajectory.hybrid
         return asks_here and self.rng.random() < self.plan.retrieval_prob * self.question.retrieval_share
 

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def make_group(question: Question, plan: RunPlan, stats: RolloutStats, copies: Counter[str]) -> RolloutGroup:
-    """The group of a question. One may come twice, where two epochs meet: the second has another name, by ``copies``."""
+    """Return the group of a question. One may come twice, where two epochs meet: the second has another name, by ``copies``."""
     copies[question.id] += 1
     label = question.id if copies[question.id] == 1 else f"{question.id}#{copies[question.id]}"
     return RolloutGroup(f"{plan.policy_version}/{label}", question, plan, stats)
@@ -42,7 +42,7 @@ class RolloutGroup:
     given_up: bool = False  # it is no longer needed
 
     def open(self) -> list[Episode]:
-        """The episodes that are sampled from the start."""
+        """Return the episodes that are sampled from the start."""
         size, branching = self.plan.size, self.plan.branching
         if self._helps_who_failed:
             return self._fresh(size - self._num_hybrid, 0)
@@ -64,7 +64,7 @@ class RolloutGroup:
         return len(self.episodes) == self.plan.size and all(episode.trajectory.end for episode in self.episodes)
 
     def refill(self) -> list[Episode]:
-        """Fresh episodes for what is left of the budget, once all others have ended."""
+        """Return fresh episodes for what is left of the budget, once all others have ended."""
         missing = self.plan.size - len(self.episodes)
         if missing <= 0 or self.given_up or not all(episode.trajectory.end for episode in self.episodes):
             return []
@@ -75,7 +75,7 @@ class RolloutGroup:
         return self._fresh(missing, self._due(missing), "fresh")
 
     def _due(self, count: int) -> int:
-        """The number of hybrid ones among ``count`` fresh episodes: as many as are due, both kinds where two can be."""
+        """Return the number of hybrid ones among ``count`` fresh episodes: as many as are due, both kinds where two can be."""
         hybrid_room, room = self._room_for(True), self._room_for(True) + self._room_for(False)
         num_hybrid = round(hybrid_room / room * count)
         if count > 1:
@@ -83,7 +83,7 @@ class RolloutGroup:
         return num_hybrid
 
     def _fresh(self, count: int, num_hybrid: int, prefix: str = "") -> list[Episode]:
-        """``count`` episodes, of which the last ones may retrieve."""
+        """Return ``count`` episodes, of which the last ones may retrieve."""
         for index in range(count):
             member = len(self.episodes)
             hybrid, version = index >= count - num_hybrid, self.plan.policy_version
@@ -92,12 +92,12 @@ class RolloutGroup:
         return self.episodes[-count:]
 
     def _room_for(self, hybrid: bool) -> int:
-        """The number of hybrid, or on-policy, episodes that the group still lacks."""
+        """Return the number of hybrid, or on-policy, episodes that the group still lacks."""
         wanted = self._num_hybrid if hybrid else self.plan.size - self._num_hybrid
         return wanted - sum(episode.trajectory.hybrid == hybrid for episode in self.episodes)
 
     def fork(self, episode: Episode, completion: Completion) -> list[Episode]:
-        """Episodes that branch off ``episode`` ahead of the step in ``completion``; none, most of the time.
+        """Return episodes that branch off ``episode`` ahead of the step in ``completion``; none, most of the time.
 
         Called before the episode takes the completion: tokens and environment stand right after the last tool result.
         """

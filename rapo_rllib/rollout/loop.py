@@ -194,7 +194,7 @@ class Run:
         self._searcher = Searcher(loop.retriever, loop.search_thread, stats)
 
     async def roll_out(self, group: RolloutGroup, episode: Episode) -> str:
-        """Algorithm 1 of the paper: generate a step, let the environment answer, maybe retrieve a step trace, again.
+        """Roll out by algorithm 1: generate a step, let the environment answer, maybe retrieve a step trace, again.
 
         Returns what ended the trajectory. Raises ``EnvError`` and ``RequestError``, which cost this one alone.
         """
@@ -234,7 +234,7 @@ class Run:
         return await self.env_calls.call(step_env, episode, turn, episode.trajectory.turn_ended)
 
     async def _end(self, episode: Episode, completion: Completion, result: EnvResult) -> str:
-        """The end of the trajectory behind a step, if this is one; else the environment's answer is appended."""
+        """Return the end of the trajectory behind a step, if this is one; else the environment's answer is appended."""
         if episode.question.expected:
             return episode.judge_step()
         if result.terminated or result.truncated:
@@ -277,7 +277,7 @@ class Run:
         self._begin(group, group.refill())
 
     async def _outcome(self, group: RolloutGroup, episode: Episode) -> str:
-        """The end of the trajectory; what fails for it alone is noted in it."""
+        """Return the end of the trajectory; what fails for it alone is noted in it."""
         trajectory = episode.trajectory
         try:
             if self._agents is not None:

@@ -29,10 +29,10 @@ class TraceSource(Protocol):
     """The part of ``StepTraceBuffer`` that a rollout reads."""
 
     def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
-        """For every query its nearest step traces, best first."""
+        """Find each query's nearest step traces, best first."""
 
     def random_traces(self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> list[StepTrace | None]:
-        """For every query a step trace drawn with its generator from all that ``retrieve`` could find; None: there is none."""
+        """Draw for each query, by its generator, one of all step traces that ``retrieve`` could find; None: there is none."""
 
 
 class Retriever:
@@ -68,7 +68,7 @@ class Retriever:
         self._silent_since = 0.0
 
     def __call__(self, queries: Sequence[HistoryQuery]) -> list[RetrievedTrace | None]:
-        """One trace per query, or None where nothing suitable was found. Raises ``RetrievalError``."""
+        """Return one trace per query, or None where nothing suitable was found. Raises ``RetrievalError``."""
         try:
             answers = self._answers(queries)
         except RetrievalError as error:

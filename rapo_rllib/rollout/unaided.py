@@ -35,7 +35,7 @@ def add_unaided(groups: Iterable[TrajectoryGroup], how: str, chat: RolloutProtoc
 
 
 def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, chat: RolloutProtocol) -> Trajectory | None:
-    r"""The trajectory without help, up to the last token that is trained.
+    r"""Return the trajectory without help, up to the last token that is trained.
 
     Example: the policy wrote ``a``, was shown ``<retrieve>b</retrieve>``, and wrote ``c``::
 
@@ -80,7 +80,7 @@ def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, cha
 
 
 def _tells(shown: Retrieval, question: Question, chat: RolloutProtocol) -> bool:
-    """Whether the answer need not be found any more behind it."""
+    """Return whether the answer need not be found any more behind it."""
     if not shown.is_step:
         return shows_answer(shown.text, question.answers)
     written, _ = split_observation(shown.text.strip(), chat.settings)
@@ -88,7 +88,7 @@ def _tells(shown: Retrieval, question: Question, chat: RolloutProtocol) -> bool:
 
 
 def _end(trajectory: Trajectory, helpful: list[Retrieval], behind: bool) -> int:
-    """The token before which the unaided form ends: that of the next shown step, or of the trajectory."""
+    """Return the token before which the unaided form ends: that of the next shown step, or of the trajectory."""
     if not behind:
         return helpful[-1].stop
     left_out = trajectory.retrievals[len(helpful) :]

@@ -61,13 +61,13 @@ def visible_files(preload: Sequence[str] = ()) -> Files:
 
 
 def _is_standard(name: str) -> bool:
-    """Whether an entry of the standard library's folder is of it. Packages may be installed there, too."""
+    """Return whether an entry of the standard library's folder is of it. Packages may be installed there, too."""
     stem = name.partition(".")[0]
     return stem in sys.stdlib_module_names or name in ("__pycache__", "lib-dynload") or stem.startswith("_sysconfigdata")
 
 
 def _libraries() -> list[str]:
-    """Shared libraries: files in the usual folders and the interpreter's, and the folders that Debian has for each machine."""
+    """List shared libraries: files in the usual folders and the interpreter's, and Debian's folders for each machine."""
     prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
     folders = {*_LIBRARIES, *(os.path.join(prefix, name) for prefix in prefixes for name in ("lib", sys.platlibdir))}
     found = []
@@ -80,7 +80,7 @@ def _libraries() -> list[str]:
 
 
 def _refuse_ours(modules: dict[str, str]) -> None:
-    """Nothing that can be read may hold this package: its questions carry their answers.
+    """Refuse readable folders that hold this package: its questions carry their answers.
 
     Raises:
         ValueError: something does.
@@ -100,7 +100,7 @@ def _existing(paths: Iterable[str]) -> list[str]:
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
-    """Real paths, sorted, without those that lie beneath another."""
+    """Return the real paths, sorted, without those that lie beneath another."""
     kept: list[str] = []
     for path in sorted(map(os.path.realpath, paths), key=lambda path: path.split("/")):
         if not kept or (path != kept[-1] and not path.startswith(f"{kept[-1]}/")):
@@ -109,7 +109,7 @@ def _outermost(paths: Iterable[str]) -> list[str]:
 
 
 def module_paths(preload: Sequence[str]) -> dict[str, str]:
-    """Names as they lie beneath a folder of ``sys.path``, and their paths, with what the distributions require (extras aside).
+    """Find modules' paths by their names beneath ``sys.path``, with what their distributions require (extras aside).
 
     Args:
         preload: names of modules.
@@ -151,7 +151,7 @@ def _requirements(distribution: metadata.Distribution) -> Iterator[str]:
 
 
 def _distributions_of(module: str) -> list[str]:
-    """Names of the distributions that a module is of; mostly it is called as its one."""
+    """Return names of the distributions that a module is of; mostly it is called as its one."""
     try:
         if module in _paths(metadata.distribution(module)):
             return [_normal(module)]
@@ -173,7 +173,7 @@ def _paths(distribution: metadata.Distribution) -> dict[str, str]:
 
 
 def _owned(files: Sequence[str]) -> set[str]:
-    """Files that lie at the top, and the topmost folders that have a file of this distribution directly in them.
+    """List files at the top, and the topmost folders that have a file of this distribution directly in them.
 
     A folder that only has folders may be shared with other distributions.
     """
@@ -187,7 +187,7 @@ def _owned(files: Sequence[str]) -> set[str]:
 
 
 def _is_module(name: str) -> bool:
-    """Whether this is a package or a module, and not only what is known about one, or what makes one importable."""
+    """Return whether this is a package or a module, and not only what is known about one, or what makes one importable."""
     return not name.endswith((".dist-info", ".egg-info", ".libs", ".pth")) and not name.startswith("__editable__")
 
 

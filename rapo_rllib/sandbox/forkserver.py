@@ -82,7 +82,7 @@ class ZygoteProcess:
             raise ToolError(f"python tool: its sandbox did not start: {said}")
 
     def forget(self) -> None:
-        """In a forked process: the zygote is the parent's, and ends when the last copy of its socket is closed."""
+        """Leave the zygote to the parent, in a forked process: it ends when the last copy of its socket is closed."""
         self.control.close()
 
 
@@ -127,7 +127,7 @@ class ForkserverSandbox:
         return self._twice(run_in)
 
     def open(self, limits: SandboxLimits) -> ForkedProcess:
-        """A fresh process for several calls."""
+        """Return a fresh process for several calls."""
         return self._twice(lambda control: ForkedProcess(control, limits, one_call=False))
 
     def _twice(self, work: Callable[[socket.socket], T]) -> T:
@@ -157,7 +157,7 @@ class ForkserverSandbox:
                 self._zygote = None
 
     def forget(self) -> None:
-        """In a forked process: start a zygote of its own at the next call."""
+        """Start, in a forked process, a zygote of its own at the next call."""
         self._lock, self._zygote = threading.Lock(), None  # another thread may have held it
 
 
@@ -166,7 +166,7 @@ _shared: weakref.WeakValueDictionary[tuple[str, bool, tuple[str, ...]], Forkserv
 
 
 def shared_sandbox(namespaces: str, allow_weak: bool, preload: Sequence[str]) -> ForkserverSandbox:
-    """The one sandbox of this process with these options of the python tool, for as long as someone uses it.
+    """Return the one sandbox of this process with these options of the python tool, for as long as someone uses it.
 
     Nothing is started yet, but the machine is looked at.
 

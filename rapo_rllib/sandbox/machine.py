@@ -59,7 +59,7 @@ _FIXES = {
 
 @functools.cache
 def probe() -> dict[str, str | None]:
-    """For each layer why the machine does not give it, or None; found out once per process, by trying.
+    """Find for each layer why the machine does not give it, or None, by trying, once a process.
 
     Raises:
         ValueError: the interpreter cannot even be started with an empty environment.
@@ -79,7 +79,7 @@ def probe() -> dict[str, str | None]:
 
 
 def layers_in_force(namespaces: str, allow_weak: bool) -> tuple[str, ...]:
-    """The layers that the forkserver's processes will have here.
+    """Return the layers that the forkserver's processes will have here.
 
     Args:
         namespaces: ``auto`` (where allowed), ``required`` or ``off``.

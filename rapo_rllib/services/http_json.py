@@ -31,7 +31,7 @@ _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)  # tr
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds of the standard header; its form of a date is left to the backoff."""
+    """Return seconds of the standard header; its form of a date is left to the backoff."""
     seconds = headers.get("retry-after", "").strip()
     return float(seconds) if seconds.isascii() and seconds.isdigit() else None
 
@@ -64,7 +64,7 @@ class JsonService:
         weakref.finalize(self, self._client.close)
 
     def request(self, method: str, url: str, **arguments: Any) -> Any:
-        """The parsed answer; ``arguments`` are httpx's (``params``, ``json``, ``headers``).
+        """Return the parsed answer; ``arguments`` are httpx's (``params``, ``json``, ``headers``).
 
         Raises:
             ServiceError: refused, unreachable, too slow, or not JSON, after all tries. It names no header and no query.
@@ -104,7 +104,7 @@ class JsonService:
             ) from None
 
     def _body(self, response: httpx.Response) -> bytes:
-        """The whole answer; httpx's own timeout begins anew with every chunk."""
+        """Return the whole answer; httpx's own timeout begins anew with every chunk."""
         body, deadline = b"", time.monotonic() + self._timeout_s
         for chunk in response.iter_bytes():
             body += chunk
@@ -122,7 +122,7 @@ _backoff = wait_random_exponential(multiplier=0.5, max=MAX_WAIT_S)
 
 
 def _wait(state: RetryCallState) -> float:
-    """Seconds until the next try: what the service asks for, else a random and growing time."""
+    """Return seconds until the next try: what the service asks for, else a random and growing time."""
     error = state.outcome.exception() if state.outcome else None
     asked = error.retry_after_s if isinstance(error, ServiceError) else None
     return _backoff(state) if asked is None else asked

@@ -127,13 +127,13 @@ class Knobs:
 
 
 def knobs(cls: type) -> dict[str, Knob]:
-    """The declared keys of ``cls`` by name, in their order, inherited ones first."""
+    """Return the declared keys of ``cls`` by name, in their order, inherited ones first."""
     return _read(cls)[1]
 
 
 @cache
 def _read(cls: Any) -> tuple[dict[str, Any], dict[str, Knob]]:
-    """Annotations of all fields, and what is declared of those that are knobs."""
+    """Return annotations of all fields, and what is declared of those that are knobs."""
     hints, found = get_type_hints(cls), {}
     for f in fields(cls):
         if "knob" in f.metadata:
@@ -175,7 +175,7 @@ def _as_tuples(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """``value`` as Python writes it, with lists as a user wrote them."""
+    """Return ``value`` as Python writes it, with lists as a user wrote them."""
     return repr(_as_lists(value))
 
 

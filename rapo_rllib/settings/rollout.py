@@ -15,7 +15,7 @@ CPU_TOOL_WORKERS, GPU_TOOL_WORKERS = 4, 32
 
 
 def response_budget(hidden: bool = False) -> Any:
-    """The declaration of the one key that both rollout and objective read."""
+    """Return the declaration of the one key that both rollout and objective read."""
     return knob(
         4096,
         "tokens of a response, observations and retrieved ones included; `L` of constant aggregation, `L_max` of overlong",

@@ -65,10 +65,10 @@ class ToolSession(Protocol):
         """Run one call, as ``Tool.run``, after the earlier calls of this session."""
 
     def fork(self) -> ToolSession:
-        """A session of its own in the same state, for a trajectory that branches."""
+        """Return a session of its own in the same state, for a trajectory that branches."""
 
     def close(self) -> None:
-        """The trajectory ended; may be called twice."""
+        """End with the trajectory; may be called twice."""
 
 
 @runtime_checkable
@@ -76,7 +76,7 @@ class KeepsState(Protocol):
     """A tool that gives every trajectory a session, opened at its first call."""
 
     def session(self) -> ToolSession | None:
-        """A fresh session; None: this tool is set up to keep nothing between calls."""
+        """Return a fresh session; None: this tool is set up to keep nothing between calls."""
 
 
 @runtime_checkable

@@ -77,7 +77,7 @@ class BoundedTool:
         return value if named else said, ""
 
     def run(self, input: str) -> ToolResult:
-        """One call, kept apart from all others."""
+        """Run one call, kept apart from all others."""
         return self.call(self.tool.run, input)
 
     def session(self, shared: dict[Any, Any] | None = None) -> BoundedSession:
@@ -163,7 +163,7 @@ class BoundedSession:
         self._closer = weakref.finalize(self, session.close) if session is not None else None
 
     def run(self, input: str) -> ToolResult:
-        """One call, after the earlier ones of this trajectory."""
+        """Run one call, after the earlier ones of this trajectory."""
         if self._session is None:
             return self._tool.run(input)
         return self._tool.call(self._session.run, input, self._turn, self.extra_s)
@@ -174,7 +174,7 @@ class BoundedSession:
         return float(getattr(self._session, "extra_s", 0.0))
 
     def close(self) -> None:
-        """The trajectory ended."""
+        """End with the trajectory."""
         if self._closer is not None:
             self._closer()
 
@@ -187,7 +187,7 @@ _shared_lock = threading.Lock()
 
 
 def shared_tools(entry: Any) -> list[BoundedTool]:
-    """The tools that an entry of ``env_config.tools`` describes.
+    """Return the tools that an entry of ``env_config.tools`` describes.
 
     A name, ``{name: ..., options: {...}, limits: {...}}``, ``{mcp: {...}, limits: {...}}``, or in Python a function itself.
     Equal entries give the same object, or the same server, for as long as someone uses it; afterwards it is closed.
@@ -225,7 +225,7 @@ _servers: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def _tools_of_server(key: str, named: Any, limits: Mapping[str, Any]) -> list[BoundedTool]:
-    """All that an MCP server offers; it runs for as long as someone uses one of them."""
+    """Return all that an MCP server offers; it runs for as long as someone uses one of them."""
     from rapo_rllib.tools.mcp.options import McpOptions
 
     options, given = build(McpOptions, named), ToolLimits(**limits)

@@ -47,7 +47,7 @@ class Calculator:
 
 
 def _written(value: Fraction) -> str:
-    """A decimal number without zeros at its end."""
+    """Return a decimal number without zeros at its end."""
     whole = round(value * 10**_DIGITS)
     sign, digits = "-" * (whole < 0), f"{abs(whole):0{_DIGITS + 1}d}"
     return f"{sign}{digits[:-_DIGITS]}.{digits[-_DIGITS:]}".rstrip("0").rstrip(".")

@@ -118,7 +118,7 @@ class JsonFunction:
 
 
 def function_tool(function: Callable[..., Any]) -> JsonFunction:
-    """A function as a tool.
+    """Return a function as a tool.
 
     Raises:
         ValueError: a kind of function that no policy can call, or no schema can be made of it.
@@ -130,14 +130,14 @@ def function_tool(function: Callable[..., Any]) -> JsonFunction:
 
 
 def _name_of(function: Any) -> str:
-    """Its name; of a partial, that of the function in it, and of an object, that of its class."""
+    """Return its name; of a partial, that of the function in it, and of an object, that of its class."""
     while isinstance(function, partial):
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _problem_of(function: Any, name: str) -> str:
-    """The reason why a policy cannot call it; empty: it can."""
+    """Return the reason why a policy cannot call it; empty: it can."""
     inner = function.func if isinstance(function, partial) else function
     called = inner if inspect.isroutine(inner) else getattr(inner, "__call__", inner)  # noqa: B004
     if isinstance(inner, type):
@@ -159,7 +159,7 @@ def _open_parameters(function: Any) -> list[inspect.Parameter]:
 
 
 def _outline(function: Any, name: str) -> Callable[..., Any]:
-    """A function with name, docstring, hints and arguments of ``function`` as the policy calls it."""
+    """Return a function with name, docstring, hints and arguments of ``function`` as the policy calls it."""
     inner: Any = function.func if isinstance(function, partial) else function
     routine: Any = inner if inspect.isroutine(inner) else getattr(inner, "__call__", None)  # noqa: B004
 
@@ -174,7 +174,7 @@ def _outline(function: Any, name: str) -> Callable[..., Any]:
 
 
 def _with_null(schema: Any) -> Any:
-    """The schema with ``nullable``, which is none of JSON schema's words, in words that are."""
+    """Return the schema with ``nullable``, which is none of JSON schema's words, in words that are."""
     if isinstance(schema, list):
         return [_with_null(part) for part in schema]
     if not isinstance(schema, dict):

@@ -66,11 +66,11 @@ class PythonTool(Knobs):
         return self.observe(input, lambda code: self.sandbox.run(code, self._sandbox_limits))
 
     def open(self) -> ForkedProcess:
-        """A fresh process for several calls."""
+        """Return a fresh process for several calls."""
         return self.sandbox.open(self._sandbox_limits)
 
     def session(self) -> PythonSession | None:
-        """With ``keep_state``, what one trajectory calls."""
+        """Begin what one trajectory calls, with ``keep_state``."""
         return PythonSession(self) if self.keep_state else None
 
     def observe(self, input: str, run: Callable[[str], SandboxResult]) -> ToolResult:
@@ -98,7 +98,7 @@ class PythonTool(Knobs):
 
 
 def _clean(code: str) -> str:
-    """Without the indentation common to all lines, and without a Markdown fence."""
+    """Strip the indentation common to all lines, and a Markdown fence."""
     code = textwrap.dedent(code.strip("\n")).strip()
     fenced = _FENCE.match(code)
     return fenced.group(1).strip("\n") if fenced else code
@@ -157,7 +157,7 @@ class PythonSession:
             process.close()
 
     def fork(self) -> PythonSession:
-        """A fresh session. Raises ``ToolError`` where code has run: its sandbox lets no process be copied."""
+        """Return a fresh session. Raises ``ToolError`` where code has run: its sandbox lets no process be copied."""
         if self._has_run or self._lost:
             raise ToolError("python tool: with keep_state a trajectory that has run code does not branch")
         return PythonSession(self._tool)

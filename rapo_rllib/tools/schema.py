@@ -20,7 +20,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def tool_schema(tool: Any) -> Schema:
-    """The schema of a tool; its name is the tag, which the policy calls it by in every format.
+    """Return the schema of a tool; its name is the tag, which the policy calls it by in every format.
 
     ``parameters`` of the tool, where it has them, is the schema of its arguments. A tool without them takes one text, called
     ``argument``, or ``input`` if it says nothing. ``description`` is the first paragraph of its docstring if it says nothing.
@@ -82,7 +82,7 @@ def problem_of(schema: Schema, arguments: Mapping[str, Any]) -> str:
 
 
 def arguments_of(schema: Schema, said: str) -> tuple[dict[str, Any], str]:
-    """The arguments in what a policy wrote between tags, and their fault; empty: none.
+    """Return the arguments in what a policy wrote between tags, and their fault; empty: none.
 
     A JSON object is the arguments. Anything else is the text of a tool that takes one text, and wrong for all others.
 
@@ -106,7 +106,7 @@ def arguments_of(schema: Schema, said: str) -> tuple[dict[str, Any], str]:
 
 
 def call_form(tag: str, schema: Schema | None) -> str:
-    """A call in tags, as ``rllib tools list`` shows it."""
+    """Return a call in tags, as ``rllib tools list`` shows it."""
     if schema is None:
         return f"<{tag}>text</{tag}>"
     properties = schema["function"]["parameters"].get("properties", {})
@@ -116,7 +116,7 @@ def call_form(tag: str, schema: Schema | None) -> str:
 
 
 def input_of(schema: Schema, arguments: Mapping[str, Any]) -> str:
-    """The argument of the tool's ``run``: its one text, or all arguments as JSON."""
+    """Return the argument of the tool's ``run``: its one text, or all arguments as JSON."""
     name = text_argument(schema)
     return str(arguments[name]) if name is not None else json.dumps(dict(arguments), ensure_ascii=False)
 

@@ -34,7 +34,7 @@ _TAGGED = re.compile(r"<(think|answer)>")
 
 
 def read_chat(path: Path, dropped: Counter[str]) -> Iterator[ExpertTrajectory]:
-    """The trajectories of a file, in its order.
+    """Yield the trajectories of a file, in its order.
 
     Args:
         path: ``.jsonl`` or ``.jsonl.gz``.
@@ -92,7 +92,7 @@ def _content(content: Any, where: str, dropped: Counter[str]) -> str:
 
 
 def _question(messages: Sequence[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """The last thing a user says before the assistant's first message, and what comes from there on."""
+    """Return the last thing a user says before the assistant's first message, and what comes from there on."""
     begin = next((index for index, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     asked = [message["content"] for message in messages[:begin] if message["role"] == "user"]
     return (asked[-1].strip() if asked else ""), list(messages[begin:])

@@ -20,12 +20,12 @@ MARK, VERSION = "step_trace_buffer", 1
 
 
 def header_row(count: int) -> dict[str, int]:
-    """The first line, of a file with so many step traces, as a JSON object."""
+    """Return the first line, of a file with so many step traces, as a JSON object."""
     return {MARK: VERSION, "count": count}
 
 
 def read_exported(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
-    """The step traces of a file, in its order.
+    """Yield the step traces of a file, in its order.
 
     Args:
         path: ``.jsonl`` or ``.jsonl.gz``.
@@ -52,7 +52,7 @@ def read_exported(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
 
 
 def trace_of_row(row: dict[str, Any], where: str) -> StepTrace:
-    """The step trace of a line."""
+    """Return the step trace of a line."""
     return StepTrace(
         id=text_field(row, "id", where, ""),
         question=text_field(row, "question", where),

@@ -33,7 +33,7 @@ _SIGNS = {  # fields that a row of each format has; the first that fits
 
 
 def detect(path: Path) -> str:
-    """The format of a file, by the fields of its first line.
+    """Return the format of a file, by the fields of its first line.
 
     Raises:
         ValueError: the file cannot be read or is empty, or its first line has the fields of no known format.

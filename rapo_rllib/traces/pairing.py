@@ -46,7 +46,7 @@ def paired(segments: Sequence[Segment], dropped: Counter[str]) -> list[Segment]:
 
 
 def _results(segments: Sequence[Segment], dropped: Counter[str]) -> dict[int, Segment]:
-    """The result of each call that has one, by the call's place."""
+    """Return the result of each call that has one, by the call's place."""
     results: dict[int, Segment] = {}
     waiting, run, stretch = list[_Call](), list[Segment](), 0
     for place, segment in enumerate([*segments, {"type": "end"}]):

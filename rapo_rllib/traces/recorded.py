@@ -54,7 +54,7 @@ def read_trace_file(path: str | Path, dropped: Counter[str] | None = None) -> It
 
 
 def _why_not(row: dict[str, Any], where: str) -> str:
-    """Why a row is left out; "" if it is not."""
+    """Return why a row is left out; "" if it is not."""
     if truth_field(row, "correct", where) is False:
         return "correct is false"
     if truth_field(row, "calc_ok", where) is False:
@@ -63,7 +63,7 @@ def _why_not(row: dict[str, Any], where: str) -> str:
 
 
 def rendered_steps(segments: Sequence[Segment], dropped: Counter[str] | None = None) -> tuple[str, ...]:
-    r"""Text of every step: all up to and including a result; the last step ends with the answer.
+    r"""Write every step: all up to and including a result; the last step ends with the answer.
 
     Calls without a result and results without a call (:mod:`pairing`) are no step, and counted in ``dropped``.
 
@@ -144,7 +144,7 @@ def _check_segments(segments: Any, where: str) -> None:
 
 
 def _golds(row: dict[str, Any], where: str) -> list[str]:
-    """The accepted answers: ``gold`` is a text, a number, or lists of them."""
+    """Return the accepted answers: ``gold`` is a text, a number, or lists of them."""
     found: list[str] = []
     pending = [row.get("gold")]
     while pending:

@@ -35,7 +35,7 @@ _FIRST_TAG = re.compile(r"\s*(?=<(?:think|python|search|answer)>)")
 
 
 def read_released(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
-    """The steps of a file, in its order, without ids.
+    """Yield the steps of a file, in its order, without ids.
 
     Args:
         path: ``.jsonl`` or ``.jsonl.gz``.
@@ -71,7 +71,7 @@ def _trace(row: dict[str, Any], key: str, value: str, where: str) -> StepTrace:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    r"""Question and history of a key.
+    r"""Return question and history of a key.
 
     >>> split_key("system\nSolve it.\nuser\nWhat is 3 + 5?\nassistant\n<think>Add.</think>")
     ('What is 3 + 5?', '<think>Add.</think>')

@@ -43,7 +43,7 @@ def windows(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
 
 
 def json_rows(path: Path, what: str = "trace file") -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a ``.jsonl`` or ``.jsonl.gz`` file, each after ``FILE, line N``.
+    """Yield the objects of a ``.jsonl`` or ``.jsonl.gz`` file, each after ``FILE, line N``.
 
     Raises:
         ValueError: the file is missing or unreadable, or a line is no JSON object.
@@ -60,7 +60,7 @@ def json_rows(path: Path, what: str = "trace file") -> Iterator[tuple[str, dict[
 
 
 def text_field(row: dict[str, Any], field: str, where: str, default: str | None = None) -> str:
-    """A text. Raises ``ValueError`` for anything else."""
+    """Return a text. Raises ``ValueError`` for anything else."""
     value = row.get(field, default)
     if not isinstance(value, str):
         raise ValueError(f"{where}: field {field!r} must be a text, got {repr(value)[:80]}")
@@ -68,7 +68,7 @@ def text_field(row: dict[str, Any], field: str, where: str, default: str | None 
 
 
 def truth_field(row: dict[str, Any], field: str, where: str) -> bool | None:
-    """True or 1, false or 0; None where the field is missing or null. Raises ``ValueError`` for anything else."""
+    """Return true or 1, false or 0; None where the field is missing or null. Raises ``ValueError`` for anything else."""
     value = row.get(field)
     if value is not None and value not in (True, False):
         raise ValueError(f"{where}: field {field!r} must be true or false, got {repr(value)[:80]}; mend it, or leave it out")
@@ -76,7 +76,7 @@ def truth_field(row: dict[str, Any], field: str, where: str) -> bool | None:
 
 
 def reward_field(row: dict[str, Any], where: str, default: float, field: str = "reward") -> float:
-    """A finite number; ``default`` where the field is missing or null. Raises ``ValueError`` for anything else."""
+    """Return a finite number; ``default`` where the field is missing or null. Raises ``ValueError`` for anything else."""
     value = row.get(field)
     if value is None:
         return default
@@ -87,7 +87,7 @@ def reward_field(row: dict[str, Any], where: str, default: float, field: str = "
 
 
 def whole_number_field(row: dict[str, Any], field: str, where: str, default: int) -> int:
-    """A whole number of 64 bits. Raises ``ValueError`` for anything else."""
+    """Return a whole number of 64 bits. Raises ``ValueError`` for anything else."""
     value = row.get(field, default)
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_INT64:
         raise ValueError(f"{where}: field {field!r} must be a whole number of 64 bits, got {str(value)[:80]!r}")
@@ -95,7 +95,7 @@ def whole_number_field(row: dict[str, Any], field: str, where: str, default: int
 
 
 def storable(item: Item, where: str) -> Item:
-    """``item``, if a buffer can store it.
+    """Return ``item``, if a buffer can store it.
 
     Raises:
         ValueError: a text holds half a character, or a name is longer than its column; names file, line and field.
@@ -122,7 +122,7 @@ def opened_text(path: Path) -> IO[str]:
 
 
 def numbered_lines(path: Path, what: str = "file") -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, with their numbers from 1.
+    """Yield the lines that are not blank, with their numbers from 1.
 
     Raises:
         ValueError: the file is missing, cut short, or no UTF-8 text; ``what`` says which kind of file it should be.

@@ -64,7 +64,7 @@ class SearchOptions(Knobs):
         return PROVIDERS[self.provider].key_env
 
     def key(self) -> str | None:
-        """The key, read from the environment each time.
+        """Return the key, read from the environment each time.
 
         Raises:
             ValueError: there is none, or it cannot be one. It does not show the value.

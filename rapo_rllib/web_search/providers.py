@@ -47,16 +47,16 @@ class Provider:
     refusals: tuple[tuple[int, bytes, str], ...] = ()
 
     def parameters(self, query: str, top_k: int) -> dict[str, Any]:
-        """The parameters of a search for ``top_k`` results."""
+        """Return the parameters of a search for ``top_k`` results."""
         return {self.query: query, **({self.count: top_k} if self.count else {}), **self.fixed}
 
     def request(self, sent: Mapping[str, Any], key: str | None) -> dict[str, Any]:
-        """The arguments of httpx for a search with the parameters ``sent``."""
+        """Return the arguments of httpx for a search with the parameters ``sent``."""
         headers = {"Accept": "application/json", **({self.key_header: self.key_prefix + key} if key else {})}
         return {"method": "POST" if self.posts else "GET", "json" if self.posts else "params": dict(sent), "headers": headers}
 
     def read(self, answer: Any) -> list[Hit]:
-        """The results in a parsed answer, those without a web address left out.
+        """Return the results in a parsed answer, those without a web address left out.
 
         Raises:
             ValueError: the answer has another shape than documented; says which.

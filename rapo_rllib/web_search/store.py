@@ -36,7 +36,7 @@ class JSONTextDisk(diskcache.JSONDisk):
     """Disk cache of compressed JSON only: diskcache would unpickle any row that claims to be a pickle."""
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
-        """The value of one row."""
+        """Return the value of one row."""
         if mode not in _PLAIN_MODES:
             raise ValueError(f"a row of mode {mode}, which web_search does not write")
         return super().fetch(mode, filename, value, read)
@@ -62,7 +62,7 @@ class SearchStore:
                 raise ValueError(f"env_config.tools: web_search option cache = '{folder}': {error.strerror}") from error
 
     def get(self, key: str) -> list[Hit] | None:
-        """The results of an earlier search."""
+        """Return the results of an earlier search."""
         kept = self._with_cache(lambda cache: cache.get(key))
         return None if kept is None else [Hit(*row) for row in kept]
 
@@ -71,7 +71,7 @@ class SearchStore:
         self._with_cache(lambda cache: cache.set(key, found, expire=KEPT_S))
 
     def take_turn(self, queue: str, rate_per_s: float, patience_s: float) -> float:
-        """Seconds until the caller's turn, which is then taken; infinite: it would come after ``patience_s``."""
+        """Take a turn; returns the seconds until it, infinite if it would come after ``patience_s``."""
 
         def take(cache: diskcache.Cache) -> float:
             with cache.transact():  # no other process comes between
@@ -107,7 +107,7 @@ _process_lock = threading.Lock()
 
 
 def _take_turn(queues: Any, queue: str, rate_per_s: float, patience_s: float) -> float:
-    """Turns are ``1 / rate_per_s`` apart; ``queues`` holds the next free one."""
+    """Take a turn; turns are ``1 / rate_per_s`` apart, and ``queues`` holds the next free one."""
     now = time.time()
     turn = queues.get(queue, now)
     if not isinstance(turn, (int, float)) or not now < turn < now + _LONGEST_QUEUE_S:

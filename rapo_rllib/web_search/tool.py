@@ -122,7 +122,7 @@ class WebSearch(SearchOptions):
         time.sleep(wait_s)
 
     def _failed(self, error: ServiceError, seconds: float) -> ToolResult:
-        """The observation of a failed search; ``ToolError`` if all others would fail too."""
+        """Return the observation of a failed search; ``ToolError`` if all others would fail too."""
         refusal = self._provider.refusal(error)
         if refusal is None and error.status == 429 and (error.retry_after_s or 0) >= _SPENT_S:
             refusal = "the account has no searches left"
@@ -143,7 +143,7 @@ def _error_word(error: ServiceError) -> str:
 
 
 def clean_line(text: str) -> str:
-    r"""One line of plain text: no marks, no entities, no control characters, single spaces.
+    r"""Return one line of plain text: no marks, no entities, no control characters, single spaces.
 
     >>> clean_line("<strong>Lyon</strong>&#x27;s  rivers:\n Rhône &amp; Saône")
     "Lyon's rivers: Rhône & Saône"
@@ -152,12 +152,12 @@ def clean_line(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """``text`` without control characters, with single spaces."""
+    """Return ``text`` without control characters, with single spaces."""
     return " ".join(_UNSEEN.sub("", text).split())
 
 
 def observation(hits: Sequence[Hit]) -> str:
-    """The results as the policy reads them: clean text, numbered, each in at most ``RESULT_CHARS`` characters.
+    """Return the results as the policy reads them: clean text, numbered, each in at most ``RESULT_CHARS`` characters.
 
     [1] Lyon - Wikipedia
     https://en.wikipedia.org/wiki/Lyon
@@ -173,5 +173,5 @@ def _entry(number: int, hit: Hit) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """At most so many characters, the last three of them dots where something is missing."""
+    """Cut to so many characters, the last three of them dots where something is missing."""
     return text if len(text) <= most else text[: most - 3].rstrip() + "..."

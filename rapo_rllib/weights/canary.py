@@ -42,7 +42,7 @@ Since = tuple[list[float], list[float]]  # scores of learner and engine, to comp
 
 
 def canary_sequences(tokenizer: Any) -> list[list[int]]:
-    """A few fixed token sequences, at most 48 tokens each."""
+    """Return a few fixed token sequences, at most 48 tokens each."""
     return [tokenizer.encode(text, add_special_tokens=False)[:48] for text in _TEXTS]
 
 
@@ -124,7 +124,7 @@ class Canary:
 
 
 def _flat(expected: Scores, scored: Scores) -> tuple[list[float], list[float]]:
-    """All tokens of all sequences; raises ``ValueError`` unless there are as many scores on both sides."""
+    """Return all tokens of all sequences; raises ``ValueError`` unless there are as many scores on both sides."""
     pairs = [pair for left, right in zip(expected, scored, strict=True) for pair in zip(left, right, strict=True)]
     return [left for left, _ in pairs], [right for _, right in pairs]
 

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, gathered from all learners if it is sharded; then all must ask for it."""
+    """Return the tensor, gathered from all learners if it is sharded; then all must ask for it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
@@ -26,7 +26,7 @@ def copied(state: Any) -> Any:
 
 @contextmanager
 def gathered(named: Mapping[str, torch.Tensor]) -> Iterator[Iterable[tuple[str, torch.Tensor]]]:
-    """Names and whole tensors, one after the other, so that at most one is held twice.
+    """Gather names and whole tensors, one after the other, so that at most one is held twice.
 
     What the block leaves is gathered when it ends, also by an error: the other learners wait for every tensor.
     """
@@ -39,7 +39,7 @@ def gathered(named: Mapping[str, torch.Tensor]) -> Iterator[Iterable[tuple[str, 
 
 
 def shard_like(tensor: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """A whole tensor as ``own`` is: sharded in the same way, in the same dtype, on the same device. Communicates nothing."""
+    """Shard a whole tensor as ``own`` is, in its dtype, on its device. Communicates nothing."""
     tensor = tensor.to(own.device, own.dtype)
     if not isinstance(own, DTensor):
         return tensor

@@ -39,7 +39,7 @@ class EngineWeights(Protocol):
         """Replace them, and forget every cached prefix. ``WeightSyncError`` if they did not all arrive."""
 
     def confirm(self, version: int) -> None:
-        """They are already there, and are of this version; forget every cached prefix."""
+        """Confirm weights that are already there, and are of this version; forget every cached prefix."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class WeightSender:
             raise
 
     def reaches(self, engines: Mapping[str, Any]) -> bool:
-        """Whether these are the connected engines; a restarted engine counts as a new one."""
+        """Return whether these are the connected engines; a restarted engine counts as a new one."""
         return list(self._engines) == list(engines)
 
     def send(self) -> int:
@@ -166,7 +166,7 @@ class WeightSender:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Inside, a transfer that an engine has left, or that takes too long, is broken off: a broadcast alone never ends."""
+        """Break off a transfer that an engine has left, or that takes too long: a broadcast alone never ends."""
         over = threading.Event()
         watcher = threading.Thread(target=self._break_off_unless, args=(over,), daemon=True)
         watcher.start()

@@ -156,7 +156,7 @@ def verify_engine(publication: Publication, answer: Confirmation, expected: Scor
 
 
 def sync_metrics(report: SyncReport) -> dict[str, float]:
-    """Metrics of a sync."""
+    """Return metrics of a sync."""
     return {
         "weight_version": report.version,
         "engines": report.num_engines,

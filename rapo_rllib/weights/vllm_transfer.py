@@ -26,7 +26,7 @@ class PolicySource(WeightSource):
         self._left: Iterator[Any] = iter(())  # whole tensors not asked for yet
 
     def metadata(self) -> list[ParamMeta]:
-        """Names, dtypes and whole shapes, in the order of iteration."""
+        """Return names, dtypes and whole shapes, in the order of iteration."""
         return [ParamMeta(name, self._kind(tensor), tuple(tensor.shape)) for name, tensor in self._weights().items()]
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -40,7 +40,7 @@ class PolicySource(WeightSource):
             pass
 
     def largest(self) -> int:
-        """Bytes of the largest tensor that is sent."""
+        """Return bytes of the largest tensor that is sent."""
         return max((math.prod(meta.shape) * meta.dtype.itemsize for meta in self.metadata()), default=0)
 
     def _kind(self, tensor: torch.Tensor) -> torch.dtype:
@@ -81,7 +81,7 @@ class EnvRunnerClient:
 
 
 def transfer(backend: str, call: Call, num_engines: int, workers: int, source: PolicySource, rank: int) -> Any:
-    """vLLM's trainer engine, connected to the engines; its ``send_weights()`` sends. Called on all learners.
+    """Make vLLM's trainer engine, connected to the engines; its ``send_weights()`` sends. Called on all learners.
 
     Args:
         backend: ``nccl`` or ``ipc``.

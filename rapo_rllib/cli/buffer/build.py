@@ -130,7 +130,7 @@ def _store(keeping: Keeping, asked: Sequence[Question], journal: Journal, place:
 
 
 def _asked(source: QuestionSource, questions: Sequence[Question], evaluates: bool) -> list[Question]:
-    """The training questions, each once; those that the job evaluates on are left out."""
+    """Return the training questions, each once; those that the job evaluates on are left out."""
     from rapo_rllib.buffer.leak_guard import LeakGuard
 
     found = {question.id: question for question in questions}
@@ -163,7 +163,7 @@ def _tell(keeping: Keeping, asked: Sequence[Question], journal: Journal, setting
 
 
 def _folder(place: BufferSettings, source: str) -> Path:
-    """Beside a Lite path; for a server, in this folder. Sources have folders of their own."""
+    """Return the folder beside a Lite path; for a server, in this folder. Sources have folders of their own."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", source).strip("-.") or "agent"
     folder = Path() if "://" in place.uri else Path(place.uri).expanduser().parent
     name = "" if "://" in place.uri else f"{Path(place.uri).stem}."

@@ -166,7 +166,7 @@ def drop(
 
 
 def question_texts(path: Path, option: str) -> Iterator[str]:
-    """The questions of a file, as ``rapo/questions`` reads it; rows need no answer.
+    """Yield the questions of a file, as ``rapo/questions`` reads it; rows need no answer.
 
     Raises:
         ValueError: the file is missing or no such file, or a row has no question.
@@ -181,7 +181,7 @@ def question_texts(path: Path, option: str) -> Iterator[str]:
 
 
 def evaluation_guard(paths: Sequence[Path] | None) -> LeakGuard | None:
-    """Knows the questions of the files; None without files. Raises ``ValueError`` as :func:`question_texts`."""
+    """Make a guard of the files' questions; None without files. Raises ``ValueError`` as :func:`question_texts`."""
     from rapo_rllib.buffer.leak_guard import LeakGuard
 
     return LeakGuard(text for path in paths for text in question_texts(path, "--evaluation")) if paths else None

@@ -121,7 +121,7 @@ def env_overrides(overrides: Changes) -> dict[str, Any]:
 def configs_of(
     choices: dict[str, AgentChoice], asked: Sequence[AskedBenchmark], job: Path | None, overrides: Changes
 ) -> list[Any]:
-    """A ``RAPOConfig`` for each model; a checkpoint whose run had other settings than are used is told about.
+    """Return a ``RAPOConfig`` for each model; a checkpoint whose run had other settings than are used is told about.
 
     Raises:
         ValueError: job or checkpoint cannot be read, or an override is not used here.
@@ -154,7 +154,7 @@ def configs_of(
 
 
 def _trained_config(choice: AgentChoice) -> Any:
-    """The config of the run that a checkpoint is of; None: the model is no checkpoint of RAPO that says."""
+    """Return the config of the run that a checkpoint is of; None: the model is no checkpoint of RAPO that says."""
     from rapo_rllib.checkpoints.folder import MANIFEST, is_rllib_checkpoint, trained_algorithm
 
     folder = Path(choice.name).expanduser()

@@ -64,7 +64,7 @@ def _lost(row: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def by_name(counts: Mapping[str, int]) -> str:
-    """Names and counts in a line, by name."""
+    """Return names and counts in a line, by name."""
     return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
 
 

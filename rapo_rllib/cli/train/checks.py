@@ -55,7 +55,7 @@ def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
 
 
 def only_config(specs: list[ExperimentSpec]) -> Any:
-    """The config of a file that describes one training, for commands that do something else with it.
+    """Return the config of a file that describes one training, for commands that do something else with it.
 
     Keys and values are checked; whether model and buffer exist is not asked, for the command may be what makes them.
 
@@ -109,7 +109,7 @@ def _made_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
 
 
 def _boundary(step: Any) -> None:
-    """RLlib reports a user's mistake by exceptions of many types."""
+    """Turn RLlib's exceptions of many types for a user's mistake into one."""
     try:
         step()
     except ValueError:
@@ -119,7 +119,7 @@ def _boundary(step: Any) -> None:
 
 
 def _named_env(env: Any) -> Any:
-    """The class behind ``package.module.Class``, which RLlib's env runners do not look up; any other ``env`` as it is."""
+    """Return class behind ``package.module.Class``, which RLlib's env runners do not look up; any other ``env`` as it is."""
     if isinstance(env, dict) and "grid_search" in env:
         return {"grid_search": [_named_env(one) for one in env["grid_search"]]}
     if not isinstance(env, str) or not re.fullmatch(r"[^\W\d]\w*(\.\w+)+", env):

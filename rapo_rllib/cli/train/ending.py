@@ -89,7 +89,7 @@ def _say_end(trials: list[Any], watches: Mapping[str, WarningWatch]) -> None:
 
 
 def best_checkpoint(trial: Any) -> str | None:
-    """Path of the best checkpoint by ``checkpoint_score_attribute``; without one, of the latest."""
+    """Find the best checkpoint by ``checkpoint_score_attribute``; without one, the latest."""
     manager = trial.run_metadata.checkpoint_manager
     scored = manager.checkpoint_config.checkpoint_score_attribute is not None
     result = manager.best_checkpoint_result if scored else manager.latest_checkpoint_result
@@ -115,7 +115,7 @@ def _summarize(trial: Any, watch: WarningWatch) -> None:
 
 
 def summary_of(result: Mapping[str, Any], checkpoint: str | None, watch: WarningWatch) -> dict[str, Any] | None:
-    """The content of ``summary.json``, null where there is no number; None for algorithms that report no accuracy."""
+    """Return the content of ``summary.json``, null where there is no number; None for algorithms that report no accuracy."""
     found = result.get("rapo")
     if not found:
         return None
@@ -126,7 +126,7 @@ def summary_of(result: Mapping[str, Any], checkpoint: str | None, watch: Warning
 
 
 def _number(value: Any) -> int | float | None:
-    """A plain number, which JSON can hold."""
+    """Return a plain number, which JSON can hold."""
     number = math.nan if value is None else float(value)
     if not math.isfinite(number):
         return None

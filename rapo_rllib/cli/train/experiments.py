@@ -106,7 +106,7 @@ def _overridden(body: dict[str, Any], options: RunOptions) -> dict[str, Any]:
 
 
 def _stored(config: dict[str, Any]) -> dict[str, Any]:
-    """``config`` as RLlib stores it, which has ``model_config`` in a private attribute."""
+    """Return ``config`` as RLlib stores it, which has ``model_config`` in a private attribute."""
     return {"_model_config" if key == "model_config" else key: value for key, value in config.items()}
 
 
@@ -120,7 +120,7 @@ def _criteria(stop: dict[str, Any]) -> dict[str, float]:
 
 
 def _checkpoint_config(given: dict[str, Any]) -> dict[str, Any]:
-    """For Tune, which would take ``min-`` for the beginning of a metric's name, and keep the highest."""
+    """Refuse a metric with ``min-``, which Tune would take for the beginning of its name, and keep the highest."""
     attribute = str(given.get("checkpoint_score_attribute", ""))
     if attribute.startswith("min-"):
         raise ValueError(

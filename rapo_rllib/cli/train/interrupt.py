@@ -71,7 +71,7 @@ class TrialStopper(Stopper, Callback):
         self._warned: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Trials do not belong into Tune's notes."""
+        """Leave trials out of Tune's notes."""
         return {**self.__dict__, "_trials": ()}
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
@@ -79,7 +79,7 @@ class TrialStopper(Stopper, Callback):
         self._trials = trials
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
-        """An iteration ended; Tune reads ``should_checkpoint`` from the result after this."""
+        """Take the result of an iteration; Tune reads ``should_checkpoint`` from it after this."""
         if self._interruption.requested:
             result["should_checkpoint"] = True
 
@@ -102,7 +102,7 @@ class TrialStopper(Stopper, Callback):
         return False
 
     def stop_all(self) -> bool:
-        """After Ctrl-C, once no trial is running: those that wait, or are set up, have nothing to save."""
+        """Stop all after Ctrl-C, once no trial is running: those that wait, or are set up, have nothing to save."""
         if not self._interruption.requested or any(trial.status == "RUNNING" for trial in self._trials):
             return False
         self.interrupted |= {trial.trial_id for trial in self._trials if trial.status not in ("TERMINATED", "ERROR")}
@@ -115,6 +115,6 @@ def _meant(name: str, names: Iterable[str]) -> str:
 
 
 def reaches(result: Mapping[str, Any], criteria: Mapping[str, float]) -> bool:
-    """Whether any number of a result is as large as its criterion; one that is missing is not."""
+    """Return whether any number of a result is as large as its criterion; one that is missing is not."""
     values = flattened(result)
     return any(values.get(key) is not None and values[key] >= limit for key, limit in criteria.items())

@@ -40,17 +40,17 @@ class TrainingReporter(Callback):
             typer.echo(f"[{trial}] continues")
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
-        """An iteration ended."""
+        """Print the line of an iteration."""
         typer.echo(f"[{trial}] {result_line(result, self._stop.get('training_iteration'))}")
         for warning in self._watches[trial.trial_id].take(result, result.get("config") or trial.config):
             typer.secho(f"[{trial}] Warning: {warning}", err=True, fg="yellow")
 
     def on_checkpoint(self, iteration: int, trials: list[Any], trial: Any, checkpoint: Any, **info: Any) -> None:
-        """A checkpoint was written."""
+        """Print where a checkpoint was written."""
         typer.echo(f"[{trial}] checkpoint {checkpoint.path}")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """A trial failed."""
+        """Print why a trial failed."""
         last = f"its last checkpoint is {trial.checkpoint.path}" if trial.checkpoint else "it has written no checkpoint"
         typer.secho(f"[{trial}] failed; the whole error is in {trial.path}/error.txt, {last}", err=True, fg="red")
 
@@ -58,7 +58,7 @@ class TrainingReporter(Callback):
 
 
 def result_line(result: dict[str, Any], iterations: float | None = None) -> str:
-    """Iteration, time, reward; for language models also accuracy, tokens/s, and where the seconds went.
+    """Write iteration, time, reward; for language models also accuracy, tokens/s, and where the seconds went.
 
     Args:
         result: of an iteration.

@@ -68,7 +68,7 @@ def resume_config(experiment_folder: Path, criteria: Mapping[str, float]) -> Res
 
 
 def _interrupted(note: Mapping[str, Any]) -> set[str]:
-    """Ids of the trials that Ctrl-C ended: known to the stopper, which Tune pickles into its note."""
+    """List the trials that Ctrl-C ended: known to the stopper, which Tune pickles into its note."""
     from ray.tune.utils.serialization import TuneFunctionDecoder
 
     noted = json.dumps(note["runner_data"].get("_stopper"))
@@ -106,7 +106,7 @@ def _go_on(trial: Any, folder: Path, criteria: Mapping[str, float]) -> None:
 
 
 def _checkpoints(folder: Path) -> dict[Path, int]:
-    """The folders with exactly the name that Tune gives a checkpoint, each with its number; others are not ours."""
+    """Return the folders with exactly the name that Tune gives a checkpoint, each with its number; others are not ours."""
     named = [(path, _NAME.fullmatch(path.name)) for path in sorted(folder.glob("checkpoint_*"))]
     return {path: int(match[1]) for path, match in named if match and path.is_dir() and not path.is_symlink()}
 
@@ -154,7 +154,7 @@ def _register(trial: Any, folder: Path, kept: list[Path]) -> list[Path]:
 
 
 def _go_on_sampling(experiment_folder: Path) -> None:
-    """Trials of a sweep that had not been made yet are still to come; Ctrl-C had told Tune that there are no more."""
+    """Let trials of a sweep that were not made yet come; Ctrl-C had told Tune that there are no more."""
     states = sorted(experiment_folder.glob("basic-variant-state-*.json"))
     if states:
         state = cloudpickle.loads(states[-1].read_bytes())

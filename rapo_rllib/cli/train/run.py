@@ -86,7 +86,7 @@ def _start_ray(options: RunOptions) -> Path:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray would try for many minutes to reach a cluster that is not there."""
+    """Refuse a cluster that is not there: Ray would try for many minutes to reach it."""
     host, colon, port = address.rpartition(":")
     if "://" in address or not colon:  # Ray's own client, or "auto"
         return
@@ -97,7 +97,7 @@ def _check_reachable(address: str) -> None:
 
 
 def joins_cluster(options: RunOptions) -> bool:
-    """Whether a Ray that runs already is used."""
+    """Return whether a Ray that runs already is used."""
     return options.ray_address not in (None, "local") or (options.ray_address is None and "RAY_ADDRESS" in os.environ)
 
 
@@ -143,7 +143,7 @@ def _folder(trial: Any) -> str:
 
 
 def _local(path: str | None) -> str | None:
-    """Absolute, unless it is the address of a remote storage."""
+    """Make it absolute, unless it is the address of a remote storage."""
     return path if path is None or "://" in path else str(Path(path).expanduser().absolute())
 
 

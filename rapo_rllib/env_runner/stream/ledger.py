@@ -115,7 +115,7 @@ class QuestionLedger:
         return len(places)
 
     def load(self, runner: int) -> int:
-        """Questions that an engine has under way."""
+        """Count the questions that an engine has under way."""
         return sum(out.runner == runner for out in self.out.values())
 
     def judge(self, prepare: Callable[[TrajectoryGroup], TrajectoryGroup], accepts: Callable[[TrajectoryGroup], bool]) -> None:
@@ -144,7 +144,7 @@ class QuestionLedger:
         return last_chance and (self._waits or self.max_staleness == 0 or place in self._dropped_before)
 
     def take(self) -> list[Complete]:
-        """The batch: of the complete groups the oldest, in the order of their questions."""
+        """Return the batch: of the complete groups the oldest, in the order of their questions."""
         oldest = sorted(self.complete.values(), key=lambda found: (found.group.policy_version, found.place))
         batch = sorted(oldest[: self.batch_size], key=lambda found: found.place)
         for found in batch:
@@ -194,7 +194,7 @@ class QuestionLedger:
 
 
 def shares(room: int, requests: Mapping[int, int], capacity: int, group_size: int) -> dict[int, int]:
-    """Questions for each engine: the one with the fewest requests comes first, as far as it has room.
+    """Return questions for each engine: the one with the fewest requests comes first, as far as it has room.
 
     What no engine has room for waits for the first that frees up: with fixed shares the longest trajectories set the pace.
 

@@ -102,6 +102,6 @@ class RunnerStream:
         self._stream.close()
 
     def _set_view(self, view: BufferView | None) -> None:
-        """On the thread that searches: a search that is under way has the buffer to itself."""
+        """Set the view on the thread that searches: a search that is under way has the buffer to itself."""
         if view is not None and self._env_runner.loop.retriever is not None:
             self._env_runner.loop.search_thread.submit(self._env_runner.set_buffer_view, view).result()

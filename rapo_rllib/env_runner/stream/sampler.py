@@ -52,7 +52,7 @@ class Call:
 
 
 def work(env_runner: Any, order: Order) -> Answer:
-    """Runs on the env runner; what it raises ends its process, which RLlib starts anew."""
+    """Work on the env runner; what it raises ends its process, which RLlib starts anew."""
     answer: Answer = env_runner.stream(order)
     return answer
 
@@ -219,7 +219,7 @@ class StreamSampler:
                 self._calls[call] = Call(runner, order, time.monotonic())
 
     def _orders(self) -> dict[int, Order]:
-        """One for each engine that is not at work, and has something to do."""
+        """Return one for each engine that is not at work, and has something to do."""
         if self._conditions is None:
             return {}
         busy, orders = {call.runner for call in self._calls.values()}, {}
@@ -279,7 +279,7 @@ class StreamSampler:
         self._logged += answer.logged
 
     def _fail(self, runner: int, why: str) -> None:
-        """An engine is gone, with all that it had under way."""
+        """Note that an engine is gone, with all that it had under way."""
         del self._engines[runner]
         self._given_up.pop(runner, None)
         self._group._worker_manager.set_actor_state(runner, healthy=False)

@@ -56,11 +56,11 @@ class Gem(ExternalEnv):
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> SeedQuestions:
-        """The seeds of ``split``. Episodes of different seeds may be alike where an environment has few."""
+        """Return the seeds of ``split``. Episodes of different seeds may be alike where an environment has few."""
         return read_options(GemOptions, env_config).questions(split)
 
     def begin(self, question: Question) -> str:
-        """The rules, and what the environment shows first."""
+        """Return the rules, and what the environment shows first."""
         self._state = None
         with self._drawing():
             observation, info = self._env.reset(seed=question.seed)
@@ -76,7 +76,7 @@ class Gem(ExternalEnv):
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
-        """The process's generators as this episode left them, and afterwards as others left them."""
+        """Set the process's generators as this episode left them, and afterwards as others left them."""
         with _draws:
             before = (random.getstate(), np.random.get_state())
             try:
@@ -91,13 +91,13 @@ class Gem(ExternalEnv):
 
 
 def _shown(observation: Any, info: Mapping[str, Any]) -> str:
-    """The text that gem's own wrappers show: the observation between its prefix and its suffix, which has the board."""
+    """Return the text that gem's own wrappers show: the observation between its prefix and its suffix, which has the board."""
     return "\n".join(filter(None, [info.get("prefix", ""), str(observation).rstrip("\n"), info.get("suffix", "")]))
 
 
 @lru_cache(maxsize=1)
 def _gem() -> ModuleType:
-    """The package. Importing it would send the log of the whole process to the terminal."""
+    """Return the package. Importing it would send the log of the whole process to the terminal."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     try:

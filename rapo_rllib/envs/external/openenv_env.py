@@ -166,7 +166,7 @@ class OpenEnv(ExternalEnv):
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> SeedQuestions:
-        """The seeds of ``split``. Servers that know no seeds begin as they like."""
+        """Return the seeds of ``split``. Servers that know no seeds begin as they like."""
         return read_options(OpenEnvOptions, env_config).questions(split)
 
     def begin(self, question: Question) -> str:
@@ -211,7 +211,7 @@ class OpenEnv(ExternalEnv):
         return read
 
     def _shown(self, observation: Mapping[str, Any]) -> str:
-        """The part of an observation that the policy reads."""
+        """Return the part of an observation that the policy reads."""
         name = self.options.observation_field
         if name is None:
             texts = [value for value in observation.values() if isinstance(value, str)]

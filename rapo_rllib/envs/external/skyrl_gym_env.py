@@ -99,7 +99,7 @@ class SkyRLGym(ExternalEnv):
 
 
 def made(options: SkyRLGymOptions, question: Question) -> Any:
-    """The environment of a question's row.
+    """Return the environment of a question's row.
 
     Raises:
         ValueError: it cannot be made, and why.
@@ -121,14 +121,14 @@ def made(options: SkyRLGymOptions, question: Question) -> Any:
 
 
 def _where(question: Question) -> str:
-    """Data set and row of a question, for messages."""
+    """Name data set and row of a question, for messages."""
     name, _, number = question.id.rpartition("-")
     return f"{name}, row {number}"
 
 
 @read_once
 def _load(name: str, key: str, split: str, config: str | None, limit: int | None) -> tuple[Question, ...]:
-    """The questions of a data set, with their rows."""
+    """Load the questions of a data set, with their rows."""
     stem = Path(name).name.split(".")[0]
     label = stem if is_file_name(name) else f"{stem}-{split}"
     rows = enumerate(read_rows(name, key, split, config, limit), start=1)

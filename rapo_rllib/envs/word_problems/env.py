@@ -77,7 +77,7 @@ class WordProblem:
 
 @cache
 def compositions(num_steps: int) -> tuple[Composition, ...]:
-    """All templates whose solution takes ``num_steps`` operations."""
+    """Return all templates whose solution takes ``num_steps`` operations."""
     found = []
     for theme in THEMES:
         for count in range(_MAX_EVENTS + 1):
@@ -102,7 +102,7 @@ def make_problem(rng: random.Random, num_steps: int, max_number: int) -> WordPro
 
 
 def draw_number(how: str, x: int, max_number: int, rng: random.Random) -> int | None:
-    """A number for a slot, given the running quantity ``x``; None if there is none."""
+    """Return a number for a slot, given the running quantity ``x``; None if there is none."""
     if how == "divisor":
         fitting = [d for d in range(2, max_number + 1) if x % d == 0 and d < x]
         return rng.choice(fitting) if fitting else None
@@ -118,7 +118,7 @@ def draw_number(how: str, x: int, max_number: int, rng: random.Random) -> int | 
 def _work_out(
     composition: Composition, rng: random.Random, max_number: int
 ) -> tuple[list[dict[str, int]], tuple[Operation, ...]] | None:
-    """Numbers of every piece and the operations; None if some quantity is no whole number in range."""
+    """Return numbers of every piece and the operations; None if some quantity is no whole number in range."""
     x = 0
     slots: list[dict[str, int]] = []
     operations: list[Operation] = []
@@ -198,7 +198,7 @@ class WordProblemsOptions(SeedOptions, ToolEnvOptions):
 
 
 def split_of(problem: WordProblem) -> str:
-    """The split an instance belongs to, whatever the seed: template and numbers decide, so neither split can leak."""
+    """Return the split an instance belongs to, whatever the seed: template and numbers decide, so neither split can leak."""
     digest = hashlib.sha256(f"{problem.template} {problem.numbers}".encode()).digest()
     return "test" if digest[0] % _TEST_SHARE == 0 else "train"
 
@@ -211,7 +211,7 @@ class WordProblemQuestions(LazyQuestions):
         self._options, self._split = options, split
 
     def problem(self, index: int) -> WordProblem:
-        """Problem ``index`` with its solution."""
+        """Make problem ``index`` with its solution."""
         options = self._options
         rng = random.Random(f"{options.seed}/{self._split}/{index}")
         for _ in range(_ATTEMPTS):
@@ -226,11 +226,11 @@ class WordProblemQuestions(LazyQuestions):
         return rng.randint(low, high) if weights is None else rng.choices(range(low, high + 1), weights)[0]
 
     def make(self, index: int) -> Question:
-        """Question ``index``."""
+        """Return question ``index``."""
         return self.question(index, self.problem(index))
 
     def question(self, index: int, problem: WordProblem) -> Question:
-        """``problem`` as question ``index``."""
+        """Return ``problem`` as question ``index``."""
         name = f"word-{self._split}-{self._options.seed}-{index}"
         return Question(id=name, text=problem.text, answer=str(problem.answer), source="word_problems")
 
@@ -243,12 +243,12 @@ class WordProblems(ToolEnv):
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> WordProblemQuestions:
-        """The questions of ``split``."""
+        """Return the questions of ``split``."""
         return WordProblemQuestions(read_options(WordProblemsOptions, env_config), split)
 
     @classmethod
     def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
-        """The solver's trajectory for every training question, in order."""
+        """Yield the solver's trajectory for every training question, in order."""
         options = read_options(WordProblemsOptions, env_config)
         source = WordProblemQuestions(options, "train")
         for index in range(len(source)):
@@ -258,14 +258,14 @@ class WordProblems(ToolEnv):
             yield ExpertTrajectory(source.question(index, problem), steps, 1.0, "word_problems/solver")
 
     def step_right(self, question: Question, output: str) -> bool | None:
-        """Whether a call's output is the value of one of the solution's operations; None for a question from elsewhere."""
+        """Return whether an output is the value of an operation of the solution; None for a question from elsewhere."""
         if self._solved is None or self._solved[0] != question:
             self._solved = question, self._values(question)
         values = self._solved[1]
         return None if values is None else output.strip() in values
 
     def _values(self, question: Question) -> frozenset[str] | None:
-        """The values of the operations that solve it; None if these options do not make it."""
+        """Return the values of the operations that solve it; None if these options do not make it."""
         named = _NAME.fullmatch(question.id)
         if named is None:
             return None

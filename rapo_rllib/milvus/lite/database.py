@@ -101,14 +101,14 @@ class Database:
             raise
 
     def is_elsewhere(self) -> bool:
-        """Whether the folder was deleted, or another lies at its path: what is written then is nowhere."""
+        """Return whether the folder was deleted, or another lies at its path: what is written then is nowhere."""
         try:
             return os.stat(self._lite._lock_path).st_ino != os.fstat(self._lite._lock_fd).st_ino
         except FileNotFoundError:
             return True
 
     def has(self, name: str) -> bool:
-        """Whether the collection exists."""
+        """Return whether the collection exists."""
         return bool(self._lite.has_collection(name))
 
     def make(self, name: str, fields: Sequence[Field], dim: int, words_of: str | None) -> None:
@@ -121,7 +121,7 @@ class Database:
         self._have_indexes(collection)
 
     def fields(self, name: str) -> tuple[list[Field], int]:
-        """The scalar columns but the sum, the primary key first, and the width of the vectors.
+        """Return the scalar columns but the sum, the primary key first, and the width of the vectors.
 
         Raises:
             RetrievalError: the collection has no sums: another program made it.
@@ -161,7 +161,7 @@ class Database:
         self._collection(name).delete(list(ids))
 
     def content(self, name: str) -> Iterator[tuple[list[dict[str, Any]], np.ndarray]]:
-        """All rows with their vectors, file by file.
+        """Yield all rows with their vectors, file by file.
 
         Raises:
             RetrievalError: a row is not what was written.
@@ -253,7 +253,7 @@ def _mend(folder: Path) -> None:
 
 
 def _latest(collection: Collection, key: str) -> Iterator[pa.Table]:
-    """The tables of files and log, with the latest row of each key alone, and none that was deleted."""
+    """Yield the tables of files and log, with the latest row of each key alone, and none that was deleted."""
     segments, deleted = collection._read_snapshot()
     memory = collection._memtable
     tables = [segment.table for segment in segments] + [memory.to_arrow_table()]

@@ -105,7 +105,7 @@ class LiteHandle:
         self._uri_key, self._timeout_s = uri_key, timeout_s
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        """A method of the owner, which is asked wherever it is."""
+        """Return a method of the owner, which is asked wherever it is."""
         if method not in METHODS:
             raise AttributeError(f"a Milvus Lite path has no {method}")
         return partial(self._ask, method)
@@ -125,7 +125,7 @@ class LiteHandle:
                 return
 
     def set_index(self, collection: str, index: str = "auto") -> None:
-        """Nothing to do: the owner chooses by the present size."""
+        """Do nothing: the owner chooses by the present size."""
 
     def _ask(self, method: str, *given: Any, **named: Any) -> Any:
         bound = METHODS[method].bind(None, *given, **named)
@@ -213,7 +213,7 @@ class OwnerActor:
         self._owner.end()
 
     def place(self) -> tuple[str, Address]:
-        """Its node, and the address of its socket there."""
+        """Return its node, and the address of its socket there."""
         import ray
 
         return ray.get_runtime_context().get_node_id(), self._line.address
@@ -243,7 +243,7 @@ def _is_inside_ray() -> bool:
 
 
 def _actor(path: str, uri_key: str) -> Any:
-    """The actor that owns the path, made on this node if there is none."""
+    """Return the actor that owns the path, made on this node if there is none."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

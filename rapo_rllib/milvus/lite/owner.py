@@ -62,7 +62,7 @@ class Owner:
         self._ended = False
 
     def exists(self, collection: str) -> bool:
-        """Whether the collection exists; makes no folder."""
+        """Return whether the collection exists; makes no folder."""
         with self.lock:
             return (self._ended or Path(self.path).exists()) and self._open("exists", collection).has(collection)
 
@@ -185,7 +185,7 @@ class Owner:
             self.close()
 
     def forget_in_child(self) -> None:
-        """After a fork: the folder stays the parent's, and is not kept locked by the child when the parent ends."""
+        """Leave the folder to the parent after a fork, so that the child does not keep it locked when the parent ends."""
         if self._database is not None:
             self._database.close_lock()
 

@@ -80,7 +80,7 @@ class Table:
     def nearest(
         self, vectors: np.ndarray, top_k: int, only: Sequence[Condition | None] | None, exact: bool
     ) -> list[list[tuple[int, float]]]:
-        """The rows nearest to each query.
+        """Return the rows nearest to each query.
 
         Args:
             vectors: queries ``[B, D]``.
@@ -111,12 +111,12 @@ class Table:
             self._inverted_lists()
 
     def rows(self, numbers: Sequence[int], names: Sequence[str]) -> list[dict[str, Any]]:
-        """The columns ``names``, the vector among them if it is named, of these rows, in this order."""
+        """Return the columns ``names``, the vector among them if it is named, of these rows, in this order."""
         columns = [self._keys if name == VECTOR else self._columns[name] for name in names]
         return [dict(zip(names, (column[number] for column in columns), strict=True)) for number in numbers]
 
     def find(self, ids: Sequence[str]) -> list[int]:
-        """The numbers of the rows with these keys; those that are not there are left out."""
+        """Return the numbers of the rows with these keys; those that are not there are left out."""
         return [self._number_of[one] for one in ids if one in self._number_of]
 
     def page(self, after: str | None, size: int) -> tuple[list[int], str | None]:
@@ -139,7 +139,7 @@ class Table:
         return table
 
     def _codes_of(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
-        """A column of texts as one number per different text ``[N]``, and the number of each text."""
+        """Return a column of texts as one number per different text ``[N]``, and the number of each text."""
         if name not in self._codes:
             numbers: dict[str, int] = {}
             codes = np.fromiter((numbers.setdefault(text, len(numbers)) for text in self._columns[name]), dtype=np.int64)
@@ -159,7 +159,7 @@ class Table:
         self._number_of[row[self.fields[0].name]] = number
 
     def _allowed(self, condition: Condition | None) -> np.ndarray | None:
-        """A bool per row; None: all of them."""
+        """Return a bool per row; None: all of them."""
         total = len(self.ids)
         alive = None if len(self) == total else self._alive[:total]
         if condition is None:
@@ -184,7 +184,7 @@ class Table:
         return found
 
     def _ordered(self, hits: list[tuple[int, float]]) -> list[tuple[int, float]]:
-        """Hits by similarity, equally near ones by their primary keys and with one similarity."""
+        """Return hits by similarity, equally near ones by their primary keys and with one similarity."""
         found: list[tuple[float, str, int]] = []
         first = np.inf
         for number, similarity in sorted(hits, key=lambda hit: -hit[1]):
@@ -218,7 +218,7 @@ class Table:
         return [_pairs(*one) for one in zip(best, values, strict=True)]
 
     def _inverted_lists(self) -> faiss.IndexIVFFlat:
-        """The lists of all rows, learned anew once there are twice as many."""
+        """Return the lists of all rows, learned anew once there are twice as many."""
         import faiss
 
         total = len(self.ids)

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def _set_environment() -> None:
-    """vLLM reads these when it is imported; what the user has set stays, but for the process of its core."""
+    """Set what vLLM reads when it is imported; what the user has set stays, but for the process of its core."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it warns of intended things
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -107,7 +107,7 @@ class VLLMEngine:
             raise EngineError(f"vLLM could not take request {request.request_id}: {error}") from error
 
     def poll(self) -> list[Completion]:
-        """One engine step; returns the requests that finished in it."""
+        """Run one engine step; returns the requests that finished in it."""
         try:
             beside, self._finished_beside = self._finished_beside, []
             finished = [*beside, *(output for output in self._engine.step() if output.finished)]
@@ -158,7 +158,7 @@ class VLLMEngine:
         self._engine.collective_rpc("take_records", args=(list(request_ids), [0] * len(request_ids)))
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Teacher-forced logprob of every token but the first of each sequence, nats, at temperature 1.
+        """Return teacher-forced logprob of every token but the first of each sequence, nats, at temperature 1.
 
         Running requests go on beside it; they come after it, should the engine have no room for both.
         """
@@ -194,7 +194,7 @@ def engine_arguments(
     weight_transfer: str | None = None,
     on_cpu: bool = False,
 ) -> dict[str, Any]:
-    """Fields of ``vllm.EngineArgs``; those of ``engine.extra`` come last. It needs no GPU, so that a test can read them."""
+    """Return ``vllm.EngineArgs``' fields; those of ``engine.extra`` come last. It needs no GPU: a test can read them."""
     arguments: dict[str, Any] = {
         "model": model_path,
         "dtype": settings.dtype,
@@ -246,7 +246,7 @@ def _sampling_params(request: GenerationRequest) -> SamplingParams:
 
 
 def _recorded_length(output: RequestOutput) -> int:
-    """Tokens whose values are the recorder's: all of a sampled response, none of a greedy one."""
+    """Return tokens whose values are the recorder's: all of a sampled response, none of a greedy one."""
     generated = output.outputs[0]
     return len(generated.token_ids) if generated.logprobs is None else 0
 
@@ -254,7 +254,7 @@ def _recorded_length(output: RequestOutput) -> int:
 def _recorded_values(
     record: dict[int, TokenRecord], num_tokens: int, request_id: str
 ) -> tuple[list[float], list[float], list[int]]:
-    """Entropies and logprobs ``[num_tokens]`` of a sampled response, nats, and versions of the weights that sampled it."""
+    """Return entropies and logprobs ``[num_tokens]`` of a sampled response, nats, and the versions that sampled it."""
     missing = [position for position in range(num_tokens) if position not in record]
     if missing:
         raise EngineError(f"no entropy and logprob of token {missing[0]} of {num_tokens} of request {request_id} was recorded")

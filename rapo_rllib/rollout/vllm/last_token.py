@@ -50,7 +50,7 @@ class OneMore:
         return self._ended_by(new_token_ids[self._inner.num_output_tokens() - before :])
 
     def _ended_by(self, token_ids: Sequence[int]) -> str | None:
-        """``token_ids``: what came behind the stop string; several where vLLM takes more than one in a step."""
+        """Return what came behind the stop string, of ``token_ids``; several where vLLM takes more than one in a step."""
         if not token_ids:
             return None
         self._inner.token_ids.append(token_ids[0])

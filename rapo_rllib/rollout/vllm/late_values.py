@@ -47,7 +47,7 @@ class LateValues:
         self._steps.append(_Step(values, places, event))
 
     def take(self, keys: Sequence[str], lengths: Sequence[int]) -> list[dict[int, TokenRecord]]:
-        """Values of finished requests by position, and forget them.
+        """Return values of finished requests by position, and forget them.
 
         Args:
             keys: their names.

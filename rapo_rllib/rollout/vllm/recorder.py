@@ -63,7 +63,7 @@ class TokenRecorder(LogitsProcessor):
             self._measure = torch.compile(_measured, dynamic=True)
 
     def is_argmax_invariant(self) -> bool:
-        """True: nothing is changed."""
+        """Return True: nothing is changed."""
         return True
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
@@ -86,7 +86,7 @@ class TokenRecorder(LogitsProcessor):
                 self._rows[source] = replaced
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """The logits as they are. logits: ``[B, V]``."""
+        """Return the logits as they are. logits: ``[B, V]``."""
         return logits
 
     def watch(self, sampling: torch.nn.Module) -> None:
@@ -101,7 +101,7 @@ class TokenRecorder(LogitsProcessor):
         sampling.forward = forward
 
     def _sampled(self, unseeded: Callable[..., Sampled], logits: torch.Tensor, generators: Any, k: Any, p: Any) -> Sampled:
-        """Seeded rows by hash, others as vLLM does; what is drawn for a seeded row depends on seed and position alone.
+        """Sample seeded rows by hash, others as vLLM does; a seeded row's draw depends on seed and position alone.
 
         vLLM's own seeds keep a generator per request, cost a kernel each, and are rewound where a drawn token is discarded,
         which on a CPU raises.
@@ -143,7 +143,7 @@ class TokenRecorder(LogitsProcessor):
 
 
 def recording_args(key: str, top_k: int | None, seed: int | None) -> dict[str, Any]:
-    """``SamplingParams.extra_args`` of a request whose tokens are to be recorded under ``key``."""
+    """Return ``SamplingParams.extra_args`` of a request whose tokens are to be recorded under ``key``."""
     optional = {TOP_K_ARG: top_k, SEED_ARG: seed}
     return {KEY_ARG: key, **{name: value for name, value in optional.items() if value is not None}}
 
@@ -154,12 +154,12 @@ def _make_row(params: SamplingParams, output_ids: list[int]) -> _Row | None:
 
 
 def _moved(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """On the device, without waiting for it."""
+    """Move it to the device, without waiting for it."""
     return values if device.type == "cpu" else values.pin_memory().to(device, non_blocking=True)
 
 
 def _cpu_draw() -> Callable[..., torch.Tensor]:
-    """The kernel with which vLLM's CPU build draws, whose noise too is a hash, here of a row's key; without it, ours."""
+    """Return the kernel with which vLLM's CPU build draws, whose noise too is a hash, here of a row's key; without it, ours."""
     fused = getattr(torch.ops._C, "fused_gumbel_argmax", None)
     if fused is None:
         return seeded_tokens
@@ -167,7 +167,7 @@ def _cpu_draw() -> Callable[..., torch.Tensor]:
 
 
 def _measured(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None) -> torch.Tensor:
-    """Entropies and logprobs, ``[2, B]``."""
+    """Return entropies and logprobs, ``[2, B]``."""
     return torch.stack(entropy_and_logprobs(logits, token_ids, top_k))
 
 

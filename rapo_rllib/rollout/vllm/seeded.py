@@ -21,7 +21,7 @@ _SPREAD = 0x9E3779B1  # 2**32 over the golden ratio, odd: multiples of it fill 3
 
 
 def row_keys(seeds: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
-    """Two independent keys of 32 bits for each row, ``[2, B]`` int64 on the CPU; rows of other seeds or positions share none.
+    """Make two independent 32-bit keys a row, ``[2, B]`` int64 on the CPU; rows of other seeds or positions share none.
 
     SplitMix64 of ``seed * 2**32 + position``, cut in two halves. It is one to one, so keys differ where seed or position does,
     as long as both fit into 32 bits.
@@ -35,7 +35,7 @@ def row_keys(seeds: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
 
 
 def token_keys(vocabulary: int) -> torch.Tensor:
-    """A key of 32 bits for each token, ``[V]`` int64 on the CPU: ``token * spread mod 2³²``.
+    """Return a key of 32 bits for each token, ``[V]`` int64 on the CPU: ``token * spread mod 2³²``.
 
     Made before and not where they are used: PyTorch's compiler would multiply in 32 bits, for which the factor is too large.
     """
@@ -43,7 +43,7 @@ def token_keys(vocabulary: int) -> torch.Tensor:
 
 
 def seeded_tokens(logits: torch.Tensor, keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """A token of each row's softmax, ``[B]`` int64.
+    """Return a token of each row's softmax, ``[B]`` int64.
 
     Args:
         logits: ``[B, V]`` float32, as sampled from; tokens at minus infinity are never drawn.
@@ -54,7 +54,7 @@ def seeded_tokens(logits: torch.Tensor, keys: torch.Tensor, tokens: torch.Tensor
 
 
 def gumbel_noise(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """``-log(-log(1 - u))`` with ``u`` of :func:`uniform_noise`: ``[B, V]`` float32.
+    """Return ``-log(-log(1 - u))`` with ``u`` of :func:`uniform_noise`: ``[B, V]`` float32.
 
     ``log1p`` keeps the small u, which are what a rare token wins by, as exact as float32 has them.
     """
@@ -62,7 +62,7 @@ def gumbel_noise(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def uniform_noise(keys: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Numbers of the open interval (0, 1) in steps of 2^-32, ``[B, V]`` float32: of each row and each token its own.
+    """Return numbers of the open interval (0, 1) in steps of 2^-32, ``[B, V]`` float32: of each row and each token its own.
 
         x = mix(mix(token key XOR key₀) + key₁),   u = (x + 1/2) / 2³²
 
@@ -81,7 +81,7 @@ def _mixed(values: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted(values: torch.Tensor, bits: int) -> torch.Tensor:
-    """To the right, filled with zeros: int64 would be filled with its sign."""
+    """Shift to the right, filled with zeros: int64 would be filled with its sign."""
     return (values >> bits) & ((1 << (64 - bits)) - 1)
 
 

@@ -24,7 +24,7 @@ _TORN = re.compile(r"</parameter>(?!\s*(?:<parameter=|</function>))")
 
 
 def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> CallReader:
-    """A function that reads the calls of one whole turn, without its thoughts.
+    """Return a function that reads the calls of one whole turn, without its thoughts.
 
     Args:
         parser: name of one of vLLM's tool parsers.

@@ -44,7 +44,7 @@ class PolicyWorker:
         self._merge = scaling, getattr(torch, base_dtype)
 
     def _base_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The model's checkpoint, mapped, not read: as vLLM itself loads it, wherever it is. Nothing without one (dummy)."""
+        """Yield model's checkpoint, mapped, not read: as vLLM itself loads it, wherever it is. Nothing without one (dummy)."""
         from vllm.model_executor.model_loader import get_model_loader
 
         loader = get_model_loader(replace(self.vllm_config.load_config, use_tqdm_on_load=False))
@@ -104,7 +104,7 @@ class PolicyWorker:
         self._recorder.version = version
 
     def take_records(self, keys: Sequence[str], lengths: Sequence[int]) -> list[dict[int, TokenRecord]]:
-        """Entropies, logprobs and versions of finished requests, by position in responses of ``lengths`` tokens."""
+        """Take entropies, logprobs and versions of finished requests, by position in responses of ``lengths`` tokens."""
         return self._recorder.take(keys, lengths)
 
 
@@ -116,6 +116,6 @@ def _repack_tied_head(model: torch.nn.Module) -> None:
 
 
 def _tied_names(model: torch.nn.Module) -> set[str]:
-    """Names under which an embedding shared with the LM head may be missing from the stream."""
+    """Return names under which an embedding shared with the LM head may be missing from the stream."""
     config = getattr(model, "config", None)
     return {"lm_head.weight"} if getattr(config, "tie_word_embeddings", False) else set()

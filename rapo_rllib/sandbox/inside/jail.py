@@ -111,7 +111,7 @@ def drop_capabilities() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL for this process as soon as its parent is gone."""
+    """Ask for SIGKILL as soon as the parent is gone."""
     prctl(1, 9)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os._exit(1)

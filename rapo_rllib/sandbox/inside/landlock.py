@@ -26,7 +26,7 @@ _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 
 
 def ruleset(rights: Mapping[str, int]) -> int:
-    """The descriptor of rules that deny all that Landlock knows but some rights beneath folders, or to files, by their paths.
+    """Make the rules that deny all that Landlock knows but some rights beneath folders, or to files; their descriptor.
 
     TCP, abstract sockets and signals to others are denied, if the kernel's version has them.
 

@@ -47,7 +47,7 @@ class Check(NamedTuple):
 
 
 def checks(pid: int) -> dict[str, tuple[Check, ...]]:
-    """Calls that are allowed if all their checks hold.
+    """Return calls that are allowed if all their checks hold.
 
     A read-only ``open`` with O_TRUNC is refused because Landlock before version 3 does not see that it changes the file.
     """
@@ -75,7 +75,7 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
 
 
 def _checked(conditions: tuple[Check, ...]) -> list[bytes]:
-    """ALLOW if all conditions hold, else EPERM. Words are little endian, as on both machines."""
+    """Write ALLOW if all conditions hold, else EPERM. Words are little endian, as on both machines."""
     program = []
     for check in conditions:
         program.append(_instruction(_LOAD, 16 + 4 * check.word))
@@ -89,7 +89,7 @@ def _checked(conditions: tuple[Check, ...]) -> list[bytes]:
 
 
 def filter_program(machine: str, pid: int) -> bytes:
-    """The BPF program of the allow-list; calls that the machine does not have are left out.
+    """Return the BPF program of the allow-list; calls that the machine does not have are left out.
 
     Args:
         machine: ``x86_64`` or ``aarch64``.

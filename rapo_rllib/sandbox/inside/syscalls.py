@@ -81,7 +81,7 @@ def syscall(name: str, *arguments: int | bytes | object) -> int:
 
 
 def prctl(option: int, *arguments: int) -> int:
-    """``prctl(2)``; unused arguments are zero.
+    """Call ``prctl(2)``; unused arguments are zero.
 
     Raises:
         OSError: what the kernel answered.

@@ -111,7 +111,7 @@ def _say(connection: socket.socket, message: bytes) -> None:
 
 
 def _seed() -> None:
-    """Random numbers of its own for each child."""
+    """Give each child random numbers of its own."""
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:

@@ -60,7 +60,7 @@ class HttpWatch:
         self._refused = ""  # status of the last response, if it was an error
 
     def client(self) -> httpx2.AsyncClient:
-        """A client whose responses are looked at."""
+        """Return a client whose responses are looked at."""
         import httpx2
 
         token = secret_of(self._token_env)
@@ -130,7 +130,7 @@ class McpConnection:
         return bool(self._lost) or self._task.done()
 
     async def _serve(self) -> None:
-        """The whole life of the session, in one task, as ``mcp`` wants it."""
+        """Live the whole life of the session in one task, as ``mcp`` wants it."""
         self._serving = asyncio.current_task()
         try:
             # over HTTP the newest version of the protocol lacks sessions, by which a server reports lost state
@@ -295,7 +295,7 @@ def end_all(connections: Sequence[McpConnection]) -> None:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The one that all sessions of the process run in."""
+    """Return the one that all sessions of the process run in."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="rapo-mcp").start()
     return loop

@@ -101,5 +101,5 @@ class McpOptions(Knobs):
         return self.state != "none"
 
     def environment(self) -> dict[str, str]:
-        """Environment variables of the program beside the few that all programs get."""
+        """Return the environment variables of the program beside the few that all programs get."""
         return {**(self.env or {}), **{name: os.environ[name] for name in self.env_from}}

@@ -49,7 +49,7 @@ class McpServer:
         self.tools = _shown_tools(first.tools, options)
 
     def session(self) -> McpSession:
-        """For one trajectory. Raises ``BusyError`` where each has a session of its own, and all are taken."""
+        """Begin one for a trajectory. Raises ``BusyError`` where each has a session of its own, and all are taken."""
         return McpSession(self)
 
     def acquire(self, timeout_s: float) -> McpConnection:
@@ -209,7 +209,7 @@ class McpSession:
                 self.close()
 
     def fork(self) -> McpSession:
-        """Another for a trajectory that branches. Raises ``ToolError`` where a server would have to copy its state."""
+        """Begin another for a branch. Raises ``ToolError`` where a server would have to copy its state."""
         if not self._server.options.keeps_state or self._connection is None:
             return McpSession(self._server)
         raise ToolError(f"MCP server {self._server.options.shown!r} keeps state, which cannot be copied")
@@ -218,7 +218,7 @@ class McpSession:
         return self.fork()
 
     def close(self) -> None:
-        """The trajectory ended."""
+        """End with the trajectory."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._server.release(connection, self._key, self._called)
@@ -268,7 +268,7 @@ class McpTool:
         tool_schema(self)  # one that cannot be shown is refused at once
 
     def run(self, input: str) -> ToolResult:
-        """One call in a session of its own."""
+        """Run one call in a session of its own."""
         session = self.server.session()
         try:
             return self.run_in(session, input)
@@ -276,7 +276,7 @@ class McpTool:
             session.close()
 
     def session_in(self, shared: dict[Any, Any]) -> McpToolSession:
-        """This tool in a trajectory, whose calls to all tools of the server are one session of it."""
+        """Begin this tool in a trajectory, whose calls to all tools of the server are one session of it."""
         if id(self.server) not in shared:
             shared[id(self.server)] = self.server.session()
         return McpToolSession(self, shared[id(self.server)])
@@ -303,15 +303,15 @@ class McpToolSession:
         self._tool, self._session = tool, session
 
     def run(self, input: str) -> ToolResult:
-        """One call, after the earlier ones of this trajectory."""
+        """Run one call, after the earlier ones of this trajectory."""
         return self._tool.run_in(self._session, input)
 
     def fork(self) -> McpToolSession:
-        """Raises ``ToolError`` where the server keeps state."""
+        """Fork the session. Raises ``ToolError`` where the server keeps state."""
         return McpToolSession(self._tool, self._session.fork())
 
     def close(self) -> None:
-        """The trajectory ended."""
+        """End with the trajectory."""
         self._session.close()
 
 
@@ -324,7 +324,7 @@ def text_of(result: Any) -> str:
 
 
 def _without(schema: Mapping[str, Any], key: str | None) -> dict[str, Any]:
-    """The schema of the arguments that the policy gives."""
+    """Return the schema of the arguments that the policy gives."""
     shown = {"properties": {}, **schema}
     if key is not None:
         shown["properties"] = {name: value for name, value in shown["properties"].items() if name != key}
