@@ -17,7 +17,7 @@ from rapo_rllib.types import ExpertTrajectory, Question, StepTrace
 
 @dataclass
 class Keeping:
-    """The attempts that are kept, their name, and what came of them."""
+    """Rule for keeping attempts, their source, and how many were kept."""
 
     source: str
     keep: int = 5  # K

@@ -238,7 +238,7 @@ class RAPO(Algorithm):
         return restored
 
     def bring_back_env_runners(self, env_runner_group: Any) -> None:
-        """Restart env runners inside an iteration, with the callback that RLlib calls only between iterations."""
+        """Bring back env runners inside an iteration; call the callback that RLlib calls only between two."""
         config = self.config if env_runner_group is self.env_runner_group else self.evaluation_config
         if restored := self.restore_env_runners(env_runner_group):
             self._make_on_env_runners_recreated_callbacks(

@@ -220,7 +220,7 @@ def training_keys() -> Iterator[tuple[str, Any, str]]:
 
 
 def _declare_training() -> None:
-    """Give ``training`` the signature and docstring that the declarations say; editors and ``help`` read them."""
+    """Give ``training`` a signature and docstring made of the declarations; editors and ``help`` read them."""
     keys = list(training_keys())
     first, rest = (inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD),), inspect.Parameter.KEYWORD_ONLY
     own = [inspect.Parameter(name, rest, default=NotProvided, annotation=kind) for name, kind, _ in keys]

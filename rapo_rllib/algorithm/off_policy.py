@@ -116,10 +116,10 @@ def make_starts(
 
 
 def _experts(settings: Settings, asked: QuestionSource, test_questions: Sequence[Question] = ()) -> list[ExpertTrajectory]:
-    """Return trajectories of ``expert_traces``; a file's have the questions as the job asks them: with seed, turns and tools.
+    """Return trajectories of ``expert_traces``; those of a file get the job's questions, with seed, turns and tools.
 
     Raises:
-        ValueError: none has a positive reward; or the environment is asked by seed alone, which a file's texts say nothing of.
+        ValueError: none has a positive reward; or the questions are seeds without text, which no text of a file matches.
     """
     from rapo_rllib.buffer.leak_guard import LeakGuard
 

@@ -24,9 +24,9 @@ RECOMPILE_LIMIT = 64  # of one function; PyTorch's 8 are not enough for two kind
 def attend_by_flex(
     training: bool, inputs: tuple[torch.Tensor, ...], mask: BlockMask, scaling: float | None, softcap: float | None
 ) -> torch.Tensor:
-    """Attend in one layer ``[1, H, L, D]``; transformers' own repeats the keys unless the heads are a power of two.
+    """Attend in one layer ``[1, H, L, D]``; transformers repeats keys unless the number of heads is a power of two.
 
-    ``inputs``: query, key and value; 28 heads may share 4 of keys. ``mask``: of :func:`block_mask`. Others as those of
+    ``inputs``: query, key and value; 28 heads may share 4 key heads. ``mask``: of :func:`block_mask`. Others as those of
     ``tree_attention``.
     """
     from transformers.integrations import flex_attention as integration

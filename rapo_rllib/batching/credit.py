@@ -41,7 +41,7 @@ def members_without_signal(group: TrajectoryGroup, objective: ObjectiveSettings)
 
 
 def _compared(members: Sequence[Trajectory], objective: ObjectiveSettings) -> list[list[int]]:
-    """List the places of those that share a baseline: all, or those that retrieved and the others."""
+    """List places of members by baseline: one list of all, or one with and one without retrievals."""
     by_kind = objective.advantage_baseline == "kind"
     return compared_places([bool(t.retrievals) if by_kind else None for t in members])
 

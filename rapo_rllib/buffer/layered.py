@@ -54,7 +54,7 @@ class LayeredBuffer:
         return [self._base] if self._grown is None else [self._base, self._grown]
 
     def close(self) -> None:
-        """Leave Milvus."""
+        """Close both buffers."""
         for buffer in self._layers:
             buffer.close()
 

@@ -55,13 +55,13 @@ class AlgorithmCheckpoints:
         Args:
             path: of its folder, or the address of one on a remote storage; None: a temporary one.
             filesystem: that ``path`` is on; None: what its address says.
-            write_own: writes what the algorithm keeps into a folder.
+            write_own: writes into a folder what the algorithm keeps.
             iteration: after which it is written.
             result: of that iteration.
 
         Raises:
             CheckpointError: a learner could not write, or the disk is full; what was at ``path`` is still there.
-            OSError: this process could not; likewise.
+            OSError: as above, but of this process.
         """
         filesystem, target = located(tempfile.mkdtemp(prefix="rapo_checkpoint_") if path is None else path, filesystem)
 
@@ -87,7 +87,7 @@ class AlgorithmCheckpoints:
         Args:
             path: of its folder, or the address of one on a remote storage.
             filesystem: that ``path`` is on; None: what its address says.
-            read_own: reads what the algorithm keeps from a folder; returns the env steps sampled so far.
+            read_own: reads from a folder what the algorithm keeps; returns the env steps sampled so far.
 
         Raises:
             CheckpointError: it is not complete, is damaged, or holds another model.

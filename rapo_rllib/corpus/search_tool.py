@@ -71,7 +71,7 @@ MAX_FAILURES = 20  # calls in a row that Milvus did not answer; then it counts a
 
 
 class CorpusSearch:
-    """Searches a collection that ``rllib corpus build`` made.
+    """Search in a collection that ``rllib corpus build`` made.
 
     Args:
         uri: a Milvus Lite path ending in .db, or http(s)://host:port[/database].
@@ -81,7 +81,7 @@ class CorpusSearch:
         max_chars: of a passage's text; the rest is cut.
 
     Raises:
-        ValueError: a value that cannot be; there is no such collection, or it is not complete; Milvus does not answer.
+        ValueError: a value is invalid; the collection is missing or not complete; Milvus does not answer.
     """
 
     name = "search"

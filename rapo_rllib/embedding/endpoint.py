@@ -53,7 +53,7 @@ def split_endpoint(name: str, key: str) -> tuple[str, str]:
 
 
 class EndpointEncoder:
-    """Embeds texts. Cheap to construct and to pickle; asks the endpoint on first use.
+    """Embedder of texts. Cheap to construct and to pickle; asks the endpoint on first use.
 
     Args:
         name: ``http(s)://host:port/v1#model``.

@@ -93,7 +93,7 @@ class Talk:
         run: generates, retrieves, observes.
         group: of the trajectory.
         episode: of the trajectory; its first sequence.
-        inbox: told where the group is given up.
+        inbox: of requests; told when the group is given up.
     """
 
     def __init__(self, chat_with: ChatWith, run: Run, group: RolloutGroup, episode: Episode, inbox: Inbox) -> None:
@@ -250,7 +250,7 @@ class Talk:
         return found
 
     def _branched(self, origin: _Sequence, turns: int, thoughts: dict[int, str]) -> _Sequence:
-        """Return a new sequence with the tokens up to a turn: they are trained where they were generated."""
+        """Return a new sequence with the tokens up to a turn, untrained: they train where generated."""
         source, stop = origin.episode.trajectory, origin.episode.trajectory.steps[turns - 1].stop
         own = Trajectory(source.question_id, source.prompt_ids, own_prompt=True)
         own.token_ids = source.token_ids[:stop]

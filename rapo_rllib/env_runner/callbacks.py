@@ -39,7 +39,7 @@ class RunnerCallbacks:
         return getattr(self._env_runner.config, f"callbacks_{name}")
 
     def _methods(self, name: str) -> list[Any]:
-        """Return the objects that do something of their own."""
+        """Return the objects that override the callback."""
         unchanged = getattr(RLlibCallback, name)
         return [one for one in self._objects if getattr(getattr(one, name), "__func__", None) is not unchanged]
 

@@ -43,7 +43,7 @@ class Benchmark:
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Tools that it is meant to be solved with, where nothing else is said: search needs a corpus that is named."""
+        """Tools to solve it with by default; search is none, as it needs a corpus that is named."""
         return ("python",) if self.scorer == MATHS else ()
 
 

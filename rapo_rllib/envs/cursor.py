@@ -34,7 +34,7 @@ class QuestionCursor:
         return [(place, self._at(place)) for place in (self._next() for _ in range(count))]
 
     def put_back(self, places: Iterable[int]) -> None:
-        """Ask these again: nothing came of them."""
+        """Put back places, to be taken again."""
         for place in places:
             bisect.insort(self._again, place)
 

@@ -192,7 +192,7 @@ def verdict(where: str, needed: float, there: float | None, unit: str = "GiB") -
 
 
 def this_machine() -> Machine:
-    """Ask the operating system, the container and CUDA."""
+    """Return this machine's memory and GPUs."""
     import psutil
     import torch
 

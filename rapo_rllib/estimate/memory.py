@@ -65,7 +65,7 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """All: those of the layers, the embedding, the LM head unless it is the same, the last norm."""
+        """All elements: layers, embedding, LM head unless it is tied, last norm."""
         return self.layers * self.layer + self.head * (1 if self.tied else 2) + self.hidden
 
     def adapters(self, lora: LoraSettings | None) -> int:

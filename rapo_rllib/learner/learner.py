@@ -285,7 +285,7 @@ class RAPOTorchLearner(TorchLearner):
             )
 
     def _log_update(self, batch: TrainingBatch, values: dict[str, float]) -> None:
-        """Log the metrics of an update, the same on every learner; steps trained are each learner's own."""
+        """Log an update's metrics, the same on every learner; each counts its own trained steps."""
         for name, value in {**values, **batch.statistics}.items():
             self.metrics.log_value((DEFAULT_MODULE_ID, name), value, reduce="mean", window=1)
         self.metrics.log_value((DEFAULT_MODULE_ID, WEIGHTS_SEQ_NO), self._weights_seq_no, reduce="mean", window=1)

@@ -112,7 +112,7 @@ def _has_failed(answer: Any) -> bool:
 class RAPOLearnerGroup(LearnerGroup):
     """RLlib's learner group, of learners that act together: a dead one is noticed, and state is asked of all at once.
 
-    State is made from the first learner's answers, for which the others give their shards.
+    State is the first learner's answer, gathered from the shards of all.
     """
 
     _one_call = Lock()  # of two at once, some learners could take the second first, and all wait for each other

@@ -227,7 +227,7 @@ def score_row(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return logprobs ``[N]`` and entropies ``[N]`` of a row's loss tokens; the LM head runs on their hidden states only.
 
-    ``attention`` other than ``MASK`` and ``UNSHARED``: the model must have been switched to it.
+    Switch the model to ``attention`` first, unless it is ``MASK`` or ``UNSHARED``.
     """
     device = row.token_ids.device
     dtype = matmul_dtype(settings, device)

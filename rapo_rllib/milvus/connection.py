@@ -87,7 +87,7 @@ GRPC_OPTIONS = {
 
 
 class MilvusConnection:
-    """Calls Milvus and repeats what may be repeated. Holds only settings until the first call; safe in threads.
+    """Calls to Milvus, repeated where they may be. Holds only settings until the first call; safe in threads.
 
     Args:
         uri: of a server; its path names a database there.

@@ -167,7 +167,7 @@ class NativeProtocol:
         return Piece(self._guard.encode(rendered), self._guard.plain(rendered))
 
     def _with_thoughts(self, thoughts: str = "", **message: Any) -> Message:
-        """Return a message, safe, with its thoughts where the template looks for them."""
+        """Make a message safe, and put its thoughts where the template looks for them."""
         safe: Message = self._guard.safe_schema(message)
         if message["role"] != "assistant":
             return safe
@@ -176,7 +176,7 @@ class NativeProtocol:
         return {**safe, **self._parts((thoughts if self._writes_thoughts else "") + message["content"])}
 
     def turns(self, messages: Sequence[Message], ended: bool) -> Piece:
-        """Return turns of others behind one of the policy's, which is ended where it did not end itself."""
+        """Return others' turns behind the policy's turn, preceded by its end unless it ``ended``."""
         piece = self._behind_turn(self._guard.safe_schema(messages))
         called = bool(messages) and messages[0]["role"] == "tool"
         return piece if ended else self._behind(self._template.call_end if called else self._end, piece)

@@ -21,7 +21,7 @@ _TRLS_OWN = ("prompt", "completion", "completion_ids")  # columns that TRL does 
 
 
 def borrowed(function: Callable[..., Any], path: str, options: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return a function of answer, question and episode that calls one of TRL's or verl's form; None: it has neither form.
+    """Return a function of answer, question and episode that calls one of TRL's or verl's form; None: it has neither.
 
     Args:
         function: what was written for TRL or verl.

@@ -114,10 +114,10 @@ def _scaled(match: re.Match[str]) -> str:
 
 
 def joined_otherwise(left: str, right: str) -> bool:
-    """Return whether one says ``and`` between bounds where the other says ``or``: ``x<2 and x>3`` is no number.
+    """Return whether one joins bounds by ``and``, the other by ``or``: no number has ``x<2 and x>3``.
 
-    ``x=1 or y=3`` is not ``x=1, y=3`` either. Between other values the words say the same: ``1 and 2`` are the solutions, as
-    ``1 or 2`` are.
+    ``x=1 or y=3`` is not ``x=1, y=3`` either. Between other values the words mean the same: ``1 and 2`` lists solutions, as
+    ``1 or 2`` does.
     """
     words = [{word for word in ("and", "or") if re.search(rf"(?<![a-zA-Z]){word}(?![a-zA-Z])", text)} for text in (left, right)]
     if any(len(set(_VARIABLE.findall(text))) > 1 for text in (left, right)):

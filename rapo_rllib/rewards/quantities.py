@@ -177,7 +177,7 @@ def _known(word: str) -> str:
 
 
 def _by_per(words: list[str]) -> list[list[str]]:
-    """Return the words above and below: of a speed, a density."""
+    """Split the words at ``per``, as in a speed or a density."""
     return [part.split() for part in re.split(r"\bper\b", " ".join(words))]
 
 

@@ -1,10 +1,10 @@
 """``env_config.scorer`` -> scorer: a name, an import path, ``{name: ..., options: {...}}``, or a list of such with weights.
 
-A user's own reward function, by its import path, in Python itself:
+A user's own reward function, by import path, or itself in Python:
 
     def my_reward(answer: str | None, question: Question, episode: Episode) -> float | dict[str, float] | Score
 
-or one for TRL or verl (``borrowed.py``). A class is made once with the options, and its object called. What it raises ends the
+or one for TRL or verl (``borrowed.py``). One object of a class is made with the options, and called. What it raises ends the
 trajectory with an error.
 """
 

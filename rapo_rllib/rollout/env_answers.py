@@ -38,7 +38,7 @@ def first_observation(returned: Any) -> str:
 
 
 def step_result(returned: Any) -> EnvResult:
-    """Return the answer of ``step`` to a generated step."""
+    """Read an ``EnvResult`` from what ``step`` returned."""
     observation, reward, terminated, truncated, info = _parts(returned, "observation, reward, terminated, truncated, info")
     for key, value in (("terminated", terminated), ("truncated", truncated)):
         _must(_is_flag, value, key, "true or false")

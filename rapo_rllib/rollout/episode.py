@@ -88,10 +88,10 @@ class Episode:
             raise RequestError(f"prompt of {length} tokens is over max_prompt_tokens = {limit}")
 
     def give(self, step: str) -> Turn:
-        """Append a step that another agent wrote, for the policy to go on behind it; returns it as the policy's are read.
+        """Append a step that another agent wrote, for the policy to go on behind it; returns it as a turn of the policy.
 
         Raises:
-            RequestError: nothing was written in it, or it has no form of the policy's own.
+            RequestError: it is empty, or cannot be put in the policy's form.
         """
         chat = self.plan.chat
         written = split_observation(step, chat.settings)[0].strip()

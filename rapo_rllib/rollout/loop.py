@@ -62,7 +62,7 @@ class AgentLoop(Protocol):
     """Loop of trajectories of agents with a loop of their own, in place of ``Run.roll_out``."""
 
     async def roll_out(self, run: Run, group: RolloutGroup, episode: Episode) -> str:
-        """Return what ended the trajectory; raise ``EnvError`` and ``RequestError``, which cost this one alone."""
+        """Return what ended the trajectory; raise ``EnvError`` or ``RequestError``, which cost it alone."""
 
     def close(self) -> None:
         """Leave nothing behind."""

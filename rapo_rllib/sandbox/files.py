@@ -67,7 +67,7 @@ def _is_standard(name: str) -> bool:
 
 
 def _libraries() -> list[str]:
-    """List shared libraries: files in the usual folders and the interpreter's, and Debian's folders for each machine."""
+    """List shared libraries: files in the usual folders and the interpreter's, and Debian's folders per architecture."""
     prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
     folders = {*_LIBRARIES, *(os.path.join(prefix, name) for prefix in prefixes for name in ("lib", sys.platlibdir))}
     found = []

@@ -29,10 +29,10 @@ LOST = "(the variables of earlier calls are lost)\n"
 
 @dataclass(eq=False)
 class PythonTool(Knobs):
-    """Runs Python code and shows what it prints; the value of a last expression is printed as in a notebook.
+    """Tool that runs Python code and shows what it prints; a last expression is printed as in a notebook.
 
     Raises:
-        ValueError: a wrong option; or this machine does not give a layer of the sandbox that is required.
+        ValueError: an option is wrong, or this machine lacks a required layer of the sandbox.
     """
 
     where: ClassVar[str] = "env_config.tools: python option "

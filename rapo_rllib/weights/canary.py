@@ -48,7 +48,7 @@ def canary_sequences(tokenizer: Any) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class CanaryResult:
-    """Agreement of an engine's scores with the learner's; nats, means over all tokens but ``largest``."""
+    """Agreement of an engine's scores with the learner's; nats; all but ``largest`` are means over tokens."""
 
     mean: float  # |engine - learner|
     largest: float

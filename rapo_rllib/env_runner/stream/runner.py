@@ -29,7 +29,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Order:
-    """Begin these, give those up, and go on for a while."""
+    """Questions to begin and to give up, and how long to go on."""
 
     conditions: Conditions
     questions: list[tuple[int, Question]] = field(default_factory=list)  # with their places in the order of the training

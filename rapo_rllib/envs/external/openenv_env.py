@@ -170,7 +170,7 @@ class OpenEnv(ExternalEnv):
         return read_options(OpenEnvOptions, env_config).questions(split)
 
     def begin(self, question: Question) -> str:
-        """Reset the server's environment; in a new session where the last one was lost between two episodes."""
+        """Reset the server's environment, in a new session if the last one was lost between episodes."""
         data = {**self.options.reset, **({} if question.seed is None else {"seed": question.seed})}
         if self._session is not None:
             try:

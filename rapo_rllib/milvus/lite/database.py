@@ -199,7 +199,7 @@ class Database:
         shutil.rmtree(dropped)
 
     def close(self) -> None:
-        """Have everything in files, and let another process open the folder."""
+        """Write everything to disk, and let another process open the folder."""
         self._lite.close()
 
     def abandon(self) -> None:

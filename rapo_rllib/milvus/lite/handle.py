@@ -49,7 +49,7 @@ _inherited: list[Any] = []  # of a fork's parent: kept, because Ray would be tol
 class Reached:
     """The actor of a path as this process reaches it.
 
-    There is one for all handles of a process: as long as it has a handle of an actor that died, Ray finds that one by its name.
+    All handles of a process share one: while any handle of a dead actor is held, Ray still finds that actor by its name.
     """
 
     def __init__(self, actor: Any, line: Line | None) -> None:

@@ -40,7 +40,7 @@ class PolicyWorker:
     _loaded: set[str] | None = None  # parameters that took something since the load began; None: none has begun
 
     def merge_adapters(self, scaling: float, base_dtype: str) -> None:
-        """Take LoRA adapters from now on: they are added to the model's weights on disk."""
+        """Take LoRA adapters from now on, and add them to base weights read from disk."""
         self._merge = scaling, getattr(torch, base_dtype)
 
     def _base_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
