@@ -1,4 +1,4 @@
-"""Off-policy agents that write what a Step-Trace Buffer is built from. algorithm.md section 4.
+"""Off-policy agents; a Step-Trace Buffer is built from their attempts. algorithm.md section 4.
 
 questions -> ``agent`` (an engine of our own, or ``endpoint``) -> attempts -> ``journal`` (disk) -> ``build`` (buffer)
 """

@@ -1,9 +1,9 @@
-"""A language model as off-policy agent: the rollout of training, on-policy unless it is given a retriever.
+"""A language model as off-policy agent. It runs the rollout of training, and retrieves only if it is given a retriever.
 
     questions --RolloutStream--> groups --attempt_of--> every question with its attempts
 
-Steps come about exactly as the policy's, with the same prompt, tags, tools and budgets; an engine of our own writes them, or
-an endpoint (``agents/endpoint.py``).
+Steps are made exactly as the policy's are, with the same prompt, tags, tools and budgets. They are written by an engine of
+our own, or by an endpoint (``agents/endpoint.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rapo_rllib.rollout.stream import RolloutStream
 from rapo_rllib.settings import ProtocolSettings, RolloutSettings
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 
-_ADVANCE_S = 0.1  # then it is seen whether another question has room; a complete group comes sooner
+_ADVANCE_S = 0.1  # seconds between checks whether another question has room; a complete group ends the wait
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Attempt:
     format_ok: bool = False  # the same
     tool_calls: int = 0
     retrieved: tuple[str, ...] = ()  # ids of the step traces that it was shown, in order
-    failed_retrievals: int = 0  # the buffer did not answer; it went on without
+    failed_retrievals: int = 0  # that the buffer did not answer; the attempt went on without them
     score_failure: str = ""  # why the scorer could not judge: "judge/unreachable"
     seconds: float = 0.0  # from its question to its end
     f1: float | None = None  # of an answer in words; None: the question asks for none
@@ -53,7 +53,7 @@ class Attempt:
 
     @property
     def failed(self) -> bool:
-        """Whether agent or environment broke: another time it may be written."""
+        """Whether agent or environment broke; another try may succeed."""
         return self.end == "error"
 
 
@@ -66,18 +66,18 @@ class AnsweredQuestion:
 
 
 class OffPolicyAgent:
-    """Writes attempts at questions.
+    """Writer of attempts at questions.
 
     Args:
         engine: writes steps.
-        chat: the job's protocol with the tokenizer that budgets are counted with.
+        chat: the job's protocol; its tokenizer counts the budgets.
         envs: a pool of the job's environments.
         settings: budgets of the job; ``group_size`` is the number of attempts.
-        at_once: a question is begun while fewer trajectories are under way.
-        seed: of all that is sampled; None: another one every time.
-        retriever: answers the histories of evaluations with retrieval; None: nothing is retrieved.
+        at_once: another question is begun while fewer trajectories than this are under way.
+        seed: of all sampling; None: another seed in every run.
+        retriever: answers histories with step traces, in an evaluation with retrieval; None: nothing is retrieved.
         retrieval_prob: chance of a retrieval after a completed step.
-        on_stats: told what happened before questions are given back; what it raises ends the answers.
+        on_stats: called with the newest statistics before questions are yielded; an exception from it ends ``answers``.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class OffPolicyAgent:
         self._loop = RolloutLoop(engine, chat, envs, replace(settings, num_hybrid=num_hybrid, branching=None), retriever, seed)
 
     def answers(self, questions: Iterable[Question], on_attempt: Callable[[], None]) -> Iterator[AnsweredQuestion]:
-        """Yield every question with its attempts, as they are complete: others are under way meanwhile.
+        """Yield each question as soon as all its attempts are complete, while other questions are under way.
 
         Args:
             questions: with different ids.
             on_attempt: called whenever an attempt has ended.
 
         Raises:
-            AgentError: it cannot be asked at all.
+            AgentError: the agent cannot be asked at all.
             EngineError: its engine broke.
-            RetrievalError: ``on_stats`` says that the buffer does not answer.
+            RetrievalError: the buffer does not answer (raised by ``on_stats``).
         """
         left, begun, given, ended = iter(questions), 0, 0, 0
 
@@ -130,7 +130,7 @@ class OffPolicyAgent:
                     yield self._answered(group)
 
     def _answered(self, group: TrajectoryGroup) -> AnsweredQuestion:
-        """Return attempts in the order in which they were sampled; a question that is only a seed has the text of its reset."""
+        """Convert a group to attempts, in the order of sampling; a question that is only a seed gets the text of its reset."""
         texts = (trajectory.question_text for trajectory in group.trajectories)
         asked = replace(group.question, text=next(filter(None, texts), group.question.text))
         attempts = (attempt_of(trajectory, self._chat.settings) for trajectory in group.trajectories)
@@ -143,7 +143,7 @@ class OffPolicyAgent:
 
 
 def attempt_of(trajectory: Trajectory, settings: ProtocolSettings) -> Attempt:
-    """Return a trajectory as texts: every step with its observation, without what a last token wrote beyond a closing tag."""
+    """Convert a trajectory to texts: steps with their observations, without characters of a token beyond a closing tag."""
     last = len(trajectory.steps) - 1
     return Attempt(
         tuple(
@@ -166,7 +166,7 @@ def attempt_of(trajectory: Trajectory, settings: ProtocolSettings) -> Attempt:
 
 
 def in_words(attempt: Attempt, question: Question) -> Attempt:
-    """Return the attempt at a question whose answer is words, with F1 and exact match."""
+    """Add F1 and exact match to an attempt at a question whose answer is words."""
     if attempt.predicted is None:
         return replace(attempt, f1=0.0, exact_match=0.0)
     f1, same = qa_score(attempt.predicted, question).value, qa_em_score(attempt.predicted, question).correct

@@ -1,6 +1,6 @@
-"""Let an agent answer questions, of a build or of an evaluation, and keep the answers.
+"""Let an agent answer the questions of a build or an evaluation, and keep the answers.
 
-questions - what the journal has -> agent -> journal, progress
+questions that the journal lacks -> agent -> journal, progress
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rapo_rllib.agents.journal import Journal
 from rapo_rllib.errors import AgentError
 from rapo_rllib.types import Question
 
-MAX_FAILED = 48  # attempts in a row, in questions of which most attempts failed: agent or environment is gone
+MAX_FAILED = 48  # failed attempts at questions in a row, at each of which most failed: agent or environment is gone
 
 
 @dataclass
@@ -23,14 +23,14 @@ class Progress:
 
     total: int
     found: int = 0  # by earlier runs
-    ended: int = 0  # in this run, as are the others
+    ended: int = 0  # in this run, like the counts below
     failed: int = 0
     tokens: int = 0  # of questions that are complete
     started: float = field(default_factory=time.monotonic)
 
     @property
     def done(self) -> int:
-        """Attempts that need not be made any more."""
+        """Attempts that have ended, in this run and earlier ones."""
         return self.found + self.ended
 
     @property
@@ -47,19 +47,19 @@ def ask(
     progress: Progress,
     tell: Callable[[Progress], None],
 ) -> None:
-    """Ask an agent what the journal lacks.
+    """Ask an agent the questions that the journal lacks.
 
     Args:
         agent: writes attempts.
-        name: of the agent and of the benchmark, by which the journal has the answers.
-        questions: with different ids; those that are in the journal are not asked.
-        journal: entered; keeps the answers.
-        progress: is counted on.
-        tell: called with it whenever an attempt has ended or a question is complete.
+        name: names of agent and benchmark, under which the journal keeps the answers.
+        questions: with different ids; questions that are in the journal are not asked.
+        journal: already entered; keeps the answers.
+        progress: its counts are updated.
+        tell: called with ``progress`` whenever an attempt has ended or a question is complete.
 
     Raises:
-        AgentError: the agent refuses every request; too few attempts in a row came about, or, in this run and those before it,
-            not one.
+        AgentError: the agent refuses every request; or too many attempts in a row failed; or every attempt failed, and
+            the journal had none of the questions before.
         EngineError: its engine broke.
         RetrievalError: Milvus does not answer.
     """

@@ -30,12 +30,12 @@ class Keeping:
     def store(self, journal: Journal, questions: Iterable[Question], buffer: StepTraceBuffer) -> None:
         """Store the steps of the best attempts, with the buffer locked.
 
-        Only if every question is finished it notes that the buffer may be trained with.
+        The buffer is marked as ready for training only if every question is finished.
 
         Args:
             journal: holds attempts; questions that are not finished are left out, and counted.
             questions: in the order in which they are stored.
-            buffer: created; traces of other sources stay, and what it was first built from stays its origin.
+            buffer: already created; its traces from other sources stay, and so does the note on its first source.
 
         Raises:
             RetrievalError: Milvus does not answer.
@@ -62,8 +62,8 @@ class Keeping:
 def best_attempts(attempts: Sequence[Attempt], keep: int, min_reward: float | None = None) -> list[Attempt]:
     """Return the ``keep`` attempts with the highest reward, best first; of equal rewards, those that were sampled first.
 
-    Attempts that ended with an error, that have an empty step, or that are the same text as one that is kept are left out: a
-    buffer stores a text, and once.
+    Left out are attempts that ended with an error, that have no step or an empty one, or that repeat the text of an
+    attempt before them in this order: a buffer stores no empty text, and each text once.
 
     Args:
         attempts: at one question.

@@ -3,8 +3,8 @@
     question, steps so far -> messages -> JsonService -> text of the next step, up to and including a closing tag
                                                           -> Completion in tokens of the policy, without logprobs
 
-What the agent wrote is an assistant's turn, a tool's result the user's turn behind it; the next step is a new turn. (That a
-final assistant message is continued is an extension of some servers, which others take for an order to begin anew.)
+A step of the agent is an assistant's turn, and the tool's result is the user's turn after it; the next step is a new turn.
+(Only some servers can continue a final assistant message; others begin a new one.)
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rapo_rllib.services.credentials import check_address, check_no_secret, chec
 from rapo_rllib.services.http_json import JsonService
 
 KEY_VARIABLE = "AGENT_API_KEY"
-MAX_STOP_STRINGS = 4  # that OpenAI's own endpoint takes; what others would have stopped is cut off here
-ATTEMPTS, _PATIENCE_S = 8, 300.0  # tries of one request, while the endpoint is busy or does not answer, and seconds of these
+MAX_STOP_STRINGS = 4  # that OpenAI's own endpoint takes; at further stop strings the text is cut off here
+ATTEMPTS, _PATIENCE_S = 8, 300.0  # tries of one request while the endpoint is busy or silent, and seconds for all tries
 _HOPELESS = (401, 403, 404)  # no other request would be answered either
-_SHOWN = 300  # characters of an error's answer
-_MOMENT_S = 0.02  # that a tool's result may wait while all wait for the endpoint
+_SHOWN = 300  # characters of a failed request's answer
+_MOMENT_S = 0.02  # seconds that ``poll`` waits for the endpoint: a tool's result may wait as long
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,18 @@ class EndpointOptions:
 class WrittenStep:
     """One step that the endpoint wrote."""
 
-    text: str  # ends with the closing tag where it stopped
+    text: str  # ends with the closing tag if it stopped at one
     finish: str  # stop (a closing tag), eos or length
     num_tokens: int | None  # as the endpoint counts; None: it does not say
 
 
 class EndpointEngine:
-    """Asks the endpoint on threads, one for each request under way; everything else runs where the engine is driven.
+    """Engine that asks the endpoint on threads, one for each request under way; all else runs on the caller's thread.
 
     Args:
-        options: where and how.
-        chat: the job's protocol with the policy's tokenizer: budgets are counted in its tokens, for the policy is shown the
-            steps.
+        options: address of the endpoint, and how it is asked.
+        chat: the job's protocol with the policy's tokenizer: budgets are counted in the policy's tokens, as the steps will be
+            shown to the policy.
     """
 
     policy_version = 0
@@ -86,13 +86,13 @@ class EndpointEngine:
         return len(self._running)
 
     def submit(self, request: GenerationRequest) -> None:
-        """Queue a request; its question and its trajectory are what the endpoint is told."""
+        """Queue a request; the endpoint is sent its question and its trajectory as messages."""
         future = self._threads.submit(self._written, self._body(request), request.stop)
         self._running[future] = request
         future.add_done_callback(self._done.put)
 
     def poll(self) -> list[Completion | Failure]:
-        """Wait a moment for the endpoint; return what it has written, or refused.
+        """Wait a moment for the endpoint; return the steps that it has written and the requests that it has refused.
 
         Raises:
             AgentError: the endpoint would refuse every request: wrong key, address or model.
@@ -108,7 +108,7 @@ class EndpointEngine:
         """Drop these requests; a thread that waits for the endpoint is left to finish."""
         names = set(request_ids)
         forgotten = [future for future, request in self._running.items() if request.request_id in names]
-        for future in reversed(forgotten):  # the last first: the thread of an earlier one would begin them
+        for future in reversed(forgotten):  # the last first: a thread freed by an earlier one would begin a later one
             del self._running[future]
             self._threads.abandon(future)
 
@@ -138,7 +138,7 @@ class EndpointEngine:
         return messages
 
     def _written(self, body: Mapping[str, Any], stop: Sequence[str]) -> WrittenStep:
-        options, key = self._options, secret_of(self._options.key_variable)  # read anew for every request: it is kept nowhere
+        options, key = self._options, secret_of(self._options.key_variable)  # read for every request: the key is kept nowhere
         headers = {"authorization": f"Bearer {key}"} if key else {}
         try:
             return written_step(self._service.request("POST", self._url, json=body, headers=headers), stop)
@@ -174,13 +174,13 @@ class EndpointEngine:
 
 
 def written_step(reply: Any, stop: Sequence[str]) -> WrittenStep:
-    """Read an answer of the endpoint.
+    """Read a step from an answer of the endpoint.
 
-    Endpoints leave the string they stopped at out. vLLM names it; elsewhere it is the closing form of the tag left open.
-    A text that went on beyond a closing tag (the endpoint ignored it, or it was not among the four sent) is cut there.
+    Endpoints leave out the stop string that ended a text; here it is added. vLLM names it; else it closes the open tag.
+    A text that went on beyond a closing tag (the endpoint ignored it, or it was not among the four sent) is cut after it.
 
     Raises:
-        ServiceError: it is no completion.
+        ServiceError: the answer is no completion.
     """
     try:
         choice = reply["choices"][0]
@@ -205,7 +205,7 @@ def written_step(reply: Any, stop: Sequence[str]) -> WrittenStep:
 
 
 def _left_open(text: str, stop: Sequence[str]) -> str | None:
-    """Return the closing form of the tag that was opened last, of those that end a step; none of them is closed in ``text``."""
+    """Find the last opened tag of those that end a step, and return its closing form; ``text`` closes none of them."""
     opened = [(text.rfind(f"<{tag[2:]}"), tag) for tag in stop]
     position, tag = max(opened, default=(-1, ""))
     return tag if position >= 0 else None

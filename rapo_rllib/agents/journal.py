@@ -1,10 +1,10 @@
-"""Keep what an agent has answered on disk, so that the same command resumes after a kill at any moment.
+"""Journal of an agent's answers on disk: after a kill at any moment, the same command resumes.
 
     settings.json        what the answers depend on, written first: another command is refused
     transcripts.jsonl    a row per attempt; the rows of a question stand together, and are written at once
 
-A question is finished when all its rows are there whole and agent and environment failed at few enough of them (an endpoint
-that was down answers another time). Everything else is cut out on entering, and asked again.
+A question is finished when all its rows are complete, and agent or environment failed in few enough of them (an endpoint that
+was down may answer later). On entering, the rows of unfinished questions are cut out; the questions are asked again.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _ROW = {**dict.fromkeys(("model", "benchmark", "question_id", "question"), str),
 
 
 class Journal:
-    """Open it with ``with``; one process at a time.
+    """Attempts at questions in a folder, opened by ``with``, by one process at a time.
 
     Args:
         folder: of the command; made if it is missing.
-        made_of: what decides the answers, as JSON has it. A folder of something else is refused.
+        made_of: all settings that the answers depend on, as JSON values. A folder with other settings is refused.
         samples: attempts at each question.
-        may_fail: of them, in a question that is not asked again.
+        may_fail: the most failed attempts of a finished question.
 
     Raises:
         ValueError: on entering: the folder is of another command or damaged, or another process writes into it.
@@ -49,7 +49,7 @@ class Journal:
     def __init__(self, folder: Path, made_of: Mapping[str, Any], samples: int, may_fail: int = 0) -> None:
         self.folder, self.transcripts = folder, folder / TRANSCRIPTS
         self._made_of, self._samples, self._may_fail = made_of, samples, may_fail
-        self._places: dict[Key, int] = {}  # where the rows of a question begin
+        self._places: dict[Key, int] = {}  # byte at which the rows of a question begin
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ class Journal:
             self._check_made_of(stack.enter_context((self.folder / SETTINGS).open("a+b")))
             self._cut_out_unfinished()
             self._file: IO[bytes] = stack.enter_context(self.transcripts.open("a+b"))
-            _sync(self.folder)  # the names of its files
+            _sync(self.folder)  # so that the names of its files are on the disk, too
             self._files = stack.pop_all()
         return self
 
@@ -80,20 +80,20 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def read(self, key: Key) -> AnsweredQuestion:
-        """Return the attempts at a question that is there."""
+        """Read a question that the journal has, with its attempts."""
         self._file.seek(self._places[key])
         return self._answered(list(islice(self._file, self._samples)))[1]
 
     def outcomes(self, key: Key) -> tuple[Attempt, ...]:
-        """Return the attempts without their texts: those of all questions fit into memory."""
+        """Read the attempts at a question without their texts, so that the attempts at all questions fit into memory."""
         return tuple(replace(attempt, steps=()) for attempt in self.read(key).attempts)
 
     def is_finished(self, attempts: Sequence[Attempt]) -> bool:
-        """Return whether few enough of them failed, so that the question is not asked again."""
+        """Check whether at most ``may_fail`` attempts at a question failed, so that it is not asked again."""
         return sum(attempt.failed for attempt in attempts) <= self._may_fail
 
     def _check_made_of(self, file: IO[bytes]) -> None:
-        """Write what the answers depend on, or compare it; ``file`` stays locked while it is open."""
+        """Write the settings that the answers depend on, or compare those in ``file``, which stays locked while it is open."""
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -115,7 +115,7 @@ class Journal:
             _sync(self.folder / SETTINGS)
 
     def _cut_out_unfinished(self) -> None:
-        """Copy what stays, and put the copy in the file's place if it is less; a power cut leaves one of them, whole."""
+        """Copy the finished questions; a smaller copy replaces the file. A power cut leaves one of the two, whole."""
         if not self.transcripts.exists():
             return
         partial = self.folder / f".{TRANSCRIPTS}.partial"
@@ -141,9 +141,9 @@ class Journal:
 
 
 def sum_of_questions(questions: Iterable[Question]) -> str:
-    """Return a checksum of texts and answers, which tells other questions under the same names apart.
+    """Compute a checksum of texts and answers, by which other questions with the same ids are noticed.
 
-    Questions that are made when they are asked for follow from the environment, which is compared, too: of these, the first's.
+    ``LazyQuestions`` follow from the environment, whose settings are compared, too: of these only the first is read.
     """
     digest = hashlib.sha256()
     for question in questions[:1] if isinstance(questions, LazyQuestions) else questions:
@@ -153,7 +153,7 @@ def sum_of_questions(questions: Iterable[Question]) -> str:
 
 
 def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the names whose values differ, or that one side lacks."""
+    """List the names whose values differ, or that one side lacks."""
     return sorted(key for key in {*before, *now} if key not in before or key not in now or before[key] != now[key])
 
 
@@ -166,6 +166,6 @@ def _sync(path: Path) -> None:
 
 
 def _blocks(file: IO[bytes], size: int) -> Iterator[list[bytes]]:
-    """Yield whole questions; what was being written when the process was killed is left out."""
+    """Yield the rows of each complete question; rows that were being written at a kill are left out."""
     while len(lines := list(islice(file, size))) == size and lines[-1].endswith(b"\n"):
         yield lines

@@ -1,4 +1,4 @@
-"""From a job's config and the name of an agent to an off-policy agent, and what its answers depend on.
+"""Make an off-policy agent from a job's settings and the agent's name, and list what its answers depend on.
 
 http(s)://host:port/v1#MODEL  an OpenAI-compatible endpoint
 a checkpoint folder of ours   its Hugging Face export, in an engine of our own
@@ -25,7 +25,7 @@ from rapo_rllib.rollout.env_calls import EnvPool
 from rapo_rllib.rollout.retriever import RetrievalFailures, Retriever
 from rapo_rllib.settings import ModelSettings, RolloutSettings, Settings
 
-AT_ONCE = 2  # trajectories, in multiples of the requests that the engine runs at a time: half of them may wait for tools
+AT_ONCE = 2  # trajectories under way for each request that the engine can run: half of them may wait for tools
 _BUDGETS = ("max_prompt_tokens", "max_response_tokens", "max_step_tokens", "max_tool_calls", "max_steps")
 
 
@@ -33,10 +33,10 @@ _BUDGETS = ("max_prompt_tokens", "max_response_tokens", "max_step_tokens", "max_
 class AgentChoice:
     """The choice of an agent, and how it samples."""
 
-    name: str  # as above
+    name: str  # in one of the forms above
     samples: int = 16  # N, attempts at a question
     temperature: float | None = None  # None: the job's
-    seed: int | None = None  # None: the job's, or 0; of an endpoint: none is sent, for not all take one
+    seed: int | None = None  # None: the job's, or 0; for an endpoint: none is sent, as not all take one
     retrieval_prob: float = 0.0  # of an evaluation by an engine of our own
     endpoint: EndpointOptions | None = None  # None: an engine of our own
     option: str = "MODEL"  # of the command line, for messages
@@ -57,19 +57,19 @@ class AgentChoice:
         return self.seed if self.seed is not None or self.endpoint else settings.rllib.seed or 0
 
     def rollout_in(self, settings: Settings) -> RolloutSettings:
-        """Return budgets and temperature that it has with the settings of a job."""
+        """Return the rollout settings of a job with this agent's attempts and temperature."""
         rollout = replace(settings.rollout, group_size=self.samples)
         return rollout if self.temperature is None else replace(rollout, temperature=self.temperature)
 
 
 def split_endpoint(name: str) -> tuple[str, str] | None:
-    """Return the address and model of an endpoint's name; None: it is no endpoint's."""
+    """Split an endpoint's name into address and model; None if ``name`` is not of an endpoint."""
     address, _, model = name.partition("#")
     return (address, model) if name.startswith(("http://", "https://")) else None
 
 
 def answer_settings(settings: Settings, source: QuestionSource, choice: AgentChoice) -> dict[str, Any]:
-    """List what an agent's answers depend on, as JSON has it: agent, sampling, environment, protocol, budgets."""
+    """List the settings that an agent's answers depend on, as JSON values: agent, sampling, environment, protocol, budgets."""
     env, rollout = source.env, choice.rollout_in(settings)
     given = settings.rllib.env_config or {}
     found: dict[str, Any] = {
@@ -95,16 +95,16 @@ def answer_settings(settings: Settings, source: QuestionSource, choice: AgentCho
 def make_agent_factory(
     settings: Settings, source: QuestionSource, choice: AgentChoice, retriever: Retriever | None = None
 ) -> Callable[[], OffPolicyAgent]:
-    """Return a function that makes the agent ready to write; whatever can be wrong with its name is told before.
+    """Check the agent's name, and return a function that makes the agent.
 
     Args:
         settings: of the job: protocol, budgets, engine.
-        source: its environments.
-        choice: which.
-        retriever: answers its histories, with the chance that ``choice`` has; not those of an endpoint.
+        source: environments of the job.
+        choice: name of the agent, and how it samples.
+        retriever: answers histories with the chance ``choice.retrieval_prob``; an endpoint does not use it.
 
     Raises:
-        ValueError: there is no such model or checkpoint. What is returned raises ``EngineError`` if the engine does not start.
+        ValueError: there is no such model or checkpoint. The returned function raises ``EngineError`` if no engine starts.
     """
     if choice.endpoint is not None:
         return _endpoint_agent(settings, source, choice, choice.endpoint)
@@ -112,7 +112,7 @@ def make_agent_factory(
 
 
 def policy_folder(name: str, option: str = "MODEL") -> str:
-    """Return the Hugging Face folder of one of our checkpoints, or any other name unchanged. ``option``: its name for the user.
+    """Return the Hugging Face folder inside a checkpoint of ours; any other name unchanged. Error messages name ``option``.
 
     Raises:
         ValueError: the checkpoint has no export, or is damaged.
@@ -138,7 +138,7 @@ def _vllm_agent(
     trusted, rollout, seed = settings.model.trust_remote_code, choice.rollout_in(settings), choice.seed_in(settings)
     model = ModelSettings(name_or_path=policy_folder(choice.name, choice.option), trust_remote_code=trusted)
     check_model(model.name_or_path, key=choice.option)
-    if settings.protocol.format != "tags":  # those take any model
+    if settings.protocol.format != "tags":  # tags work with any model
         source.protocol(replace(settings, model=model))
 
     def opened() -> OffPolicyAgent:

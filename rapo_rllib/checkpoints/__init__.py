@@ -1,1 +1,1 @@
-"""Checkpoints: whole or not at all, and the policy as a Hugging Face folder."""
+"""Checkpoints, written whole or not at all, with the policy as a Hugging Face folder."""

@@ -1,15 +1,15 @@
-"""Checkpoints of a ``RAPO``, written and read, and export of its policy alone.
+"""Write and read checkpoints of a ``RAPO`` algorithm; export its policy alone.
 
     checkpoint/
-        manifest.json          every file with size and sum; without it, or against it, nothing is read
+        manifest.json          every file with size and checksum; if it is missing or disagrees, nothing is read
         training_state/        weights and optimiser of all learners (torch distributed checkpoint)
         algorithm_state.pkl    RLlib's metrics and iteration, cursor of the questions, replay store, the policy's own
-                               step traces and the use of all, summary
+                               step traces, use of all step traces, summary
         policy/                the policy as a Hugging Face folder
         result.json            the last result; Tune's own file may lack it after a kill
         rllib_checkpoint.json, class_and_ctor_args.pkl: what ``Algorithm.from_checkpoint`` reads
 
-RLlib's own way asks one learner for everything, and returns without a word if that one could not write.
+RLlib's own way asks one learner for everything, and reports no error if that learner could not write.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLICY = "policy"
 
 
 class AlgorithmCheckpoints:
-    """Writes and reads all of a run: what the algorithm itself keeps, and what its learners keep together.
+    """Writer and reader of a run's state: the algorithm's own part, and the part that its learners hold together.
 
     Args:
         learner_group: of the algorithm, a ``RAPOLearnerGroup``.
@@ -50,18 +50,18 @@ class AlgorithmCheckpoints:
     def save(
         self, path: Any, filesystem: FileSystem | None, write_own: Callable[[Path], Any], iteration: int, result: Mapping | None
     ) -> str:
-        """Write a checkpoint: whole, or not at all; returns its path.
+        """Write a checkpoint, whole or not at all, and return its path.
 
         Args:
-            path: of its folder, or the address of one on a remote storage; None: a temporary one.
-            filesystem: that ``path`` is on; None: what its address says.
-            write_own: writes into a folder what the algorithm keeps.
-            iteration: after which it is written.
+            path: of the checkpoint's folder, or its address on a remote storage; None: a temporary folder.
+            filesystem: file system of ``path``; None: found from its address.
+            write_own: writes the algorithm's own part into a folder.
+            iteration: after which the checkpoint is written.
             result: of that iteration.
 
         Raises:
             CheckpointError: a learner could not write, or the disk is full; what was at ``path`` is still there.
-            OSError: as above, but of this process.
+            OSError: this process could not write, for another reason.
         """
         filesystem, target = located(tempfile.mkdtemp(prefix="rapo_checkpoint_") if path is None else path, filesystem)
 
@@ -82,15 +82,15 @@ class AlgorithmCheckpoints:
         return target
 
     def restore(self, path: Any, filesystem: FileSystem | None, read_own: Callable[[Path], int]) -> None:
-        """Read a checkpoint, on any number of learners.
+        """Restore a checkpoint on any number of learners.
 
         Args:
-            path: of its folder, or the address of one on a remote storage.
-            filesystem: that ``path`` is on; None: what its address says.
-            read_own: reads from a folder what the algorithm keeps; returns the env steps sampled so far.
+            path: of the checkpoint's folder, or its address on a remote storage.
+            filesystem: file system of ``path``; None: found from its address.
+            read_own: reads the algorithm's own part from a folder; returns the env steps sampled so far.
 
         Raises:
-            CheckpointError: it is not complete, is damaged, or holds another model.
+            CheckpointError: the checkpoint is not complete, is damaged, or holds another model.
             FileNotFoundError: there is nothing at ``path``.
         """
         filesystem, source = located(path, filesystem)
@@ -103,10 +103,10 @@ class AlgorithmCheckpoints:
                 )
 
     def on_all_learners(self, folder: Path, use: Callable[[Any, str], None], *, writes: bool) -> None:
-        """Call ``use(learner, folder)`` on all learners together; files travel where a learner is on another machine.
+        """Call ``use(learner, folder)`` on all learners together; a learner on another machine gets or sends copies of files.
 
         Raises:
-            CheckpointError: a learner could not; all are alive still.
+            CheckpointError: ``use`` failed on a learner; all learners are still alive.
             LearnerError: a learner died.
         """
         home, path = _address(), str(folder)
@@ -141,7 +141,7 @@ def _address() -> str:
 
 
 def located(path: Any, filesystem: FileSystem | None) -> tuple[FileSystem, str]:
-    """Return the file system and the path on it of a folder, or of an address on a remote storage."""
+    """Find the file system of a folder or of an address on a remote storage, and the path on it."""
     if filesystem is not None:
         return filesystem, str(path)
     text = str(path)
@@ -150,7 +150,7 @@ def located(path: Any, filesystem: FileSystem | None) -> tuple[FileSystem, str]:
 
 @contextmanager
 def _local_copy(source: str, filesystem: FileSystem) -> Iterator[Path]:
-    """Copy the checkpoint to this machine's disk."""
+    """Open a local folder with the checkpoint: ``source`` itself, or a temporary copy if it is on a remote storage."""
     if isinstance(filesystem, LocalFileSystem):
         finish_replacement(Path(source))
         if not Path(source).is_dir():
@@ -166,18 +166,18 @@ def _local_copy(source: str, filesystem: FileSystem) -> Iterator[Path]:
 
 
 def export_policy(model: ModelSettings, learner_group: Any, folder: str | Path, merged: bool) -> Path:
-    """Let the learners write the policy; returns the folder.
+    """Let the learners write the policy, and return the folder.
 
     Args:
-        model: that is trained.
+        model: settings of the trained model.
         learner_group: a ``RAPOLearnerGroup``.
-        folder: made if it is not there; with remote learners on storage that they share.
-        merged: False: the adapters alone.
+        folder: made if it is missing; must be on storage that remote learners share.
+        merged: whether the whole model is written; False: the adapters alone.
 
     Raises:
         ValueError: adapters were asked for, and there are none.
-        LearnerError: a learner could not write it, or died.
-        RuntimeError: it was written elsewhere.
+        LearnerError: a learner could not write the policy, or died.
+        RuntimeError: the policy was written elsewhere: learners and driver do not share ``folder``.
     """
     if not merged and model.lora is None:
         raise ValueError("export_policy(merged=False): adapters are trained with model.lora only; leave merged out")

@@ -1,9 +1,9 @@
-"""A checkpoint folder appears whole or not at all, and says itself what belongs to it.
+"""Checkpoint folders that appear whole or not at all, each with a list of its files.
 
-    atomic_directory(path): write into a hidden folder beside it --list of files and their sums--> take its place
+    atomic_directory(path): write into a hidden folder beside ``path`` --list files and checksums--> rename it to ``path``
 
-Tune copies the folder to its storage, file by file: a copy that was cut short, or two on top of each other, lack a file or have
-another sum than the list says, and are refused.
+Tune copies the folder to its storage file by file. In a copy that was cut short, or that mixes two checkpoints, a file is
+missing or its checksum differs from the list: such a copy is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def atomic_directory(path: Path, **facts: Any) -> Iterator[Path]:
     """Open an empty folder that replaces ``path`` when the block ends; an exception, or a kill, leaves ``path`` as it was.
 
     Args:
-        path: of the checkpoint; one that is there already is replaced.
+        path: of the checkpoint; a checkpoint that is already there is replaced.
         **facts: written into the manifest, which is read without loading the checkpoint.
 
     Raises:
@@ -46,7 +46,7 @@ def atomic_directory(path: Path, **facts: Any) -> Iterator[Path]:
         raise CheckpointError(f"{path} holds {strange[0]!r}, which is no checkpoint's and would be lost: name another folder")
     partial = path.with_name(f".{path.name}.partial")
     try:
-        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
         partial.mkdir(parents=True)
         yield partial
         (partial / MANIFEST).write_text(json.dumps({"format": _FORMAT, **facts, "files": sums(partial)}, indent=1))
@@ -64,7 +64,7 @@ def atomic_directory(path: Path, **facts: Any) -> Iterator[Path]:
 
 
 def replace_file(file: Path, content: bytes) -> None:
-    """Write a file at once, so that a kill leaves the old content or the new."""
+    """Replace a file in one step, so that a kill leaves the old content or the new."""
     partial = file.with_name(f".{file.name}.partial")
     partial.write_bytes(content)
     partial.replace(file)
@@ -77,10 +77,10 @@ def finish_replacement(path: Path) -> None:
 
 
 def check_whole(folder: Path) -> dict[str, Any]:
-    """Read the list of files and compare; returns the facts that were written with it.
+    """Compare all files with the manifest, and return it with the facts that it holds.
 
     Raises:
-        CheckpointError: a file is missing, cut short or altered, or there is no list, or none of files.
+        CheckpointError: a file is missing, cut short or altered, or the manifest is missing, damaged or lists no files.
     """
     manifest = _listing(folder)
     files = manifest["files"]
@@ -101,13 +101,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def strangers(folder: Path, checkpoints: Iterable[Path]) -> list[str]:
-    """List what lies in ``folder`` by names that none of ``checkpoints`` has, sorted."""
+    """List the names in ``folder`` that no manifest of ``checkpoints`` has, sorted."""
     listed = {name.split("/")[0] for checkpoint in checkpoints for name in read_manifest(checkpoint).get("files", ())}
     return sorted({entry.name for entry in folder.iterdir()} - listed - {MANIFEST, _TUNES_OWN})
 
 
 def whole_checkpoints(parent: Path) -> list[Path]:
-    """Return complete checkpoints in a folder (a trial's, say), the furthest trained last; files are compared by size alone."""
+    """Find the complete checkpoints in a folder (e.g. a trial's), the furthest trained last; only file sizes are compared."""
     found = []
     for manifest in parent.glob(f"*/{MANIFEST}"):
         facts = read_manifest(manifest.parent)
@@ -133,7 +133,7 @@ def _listing(folder: Path) -> dict[str, Any]:
 
 
 def _cut_short(folder: Path, files: dict[str, list[int]]) -> str:
-    """Return the first file that is not there in its length; empty: all are."""
+    """Find the first file that is missing or does not have its listed size; empty: there is none."""
     for name, (size, _) in files.items():
         if not (folder / name).is_file() or (folder / name).stat().st_size != size:
             return name
@@ -141,7 +141,7 @@ def _cut_short(folder: Path, files: dict[str, list[int]]) -> str:
 
 
 def _told(path: Path, error: Exception) -> str:
-    """Say what lacked, by the error, or by what is left: PyTorch's writer tells nothing. Empty: nothing did."""
+    """Say if disk or file descriptors ran out, by the error or the free space (PyTorch's errors do not tell); empty: no."""
     remedy = shortage(error)
     there = path.parent if path.parent.is_dir() else Path("/")
     if not remedy and shutil.disk_usage(there).free < _BLOCK // 4:
@@ -160,10 +160,10 @@ def _replaced(path: Path) -> Path:
 
 
 def sums(folder: Path, names: list[str] | None = None) -> dict[str, list[int]]:
-    """Return ``{name: [size, crc32]}`` of the files in a folder, at any depth."""
+    """Compute ``{name: [size, crc32]}`` for the files in a folder, at any depth."""
     if names is None:
         names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
-    with ThreadPoolExecutor() as pool:  # both reading and the sum release the interpreter
+    with ThreadPoolExecutor() as pool:  # both reading and the checksum release the GIL
         return dict(zip(names, pool.map(lambda name: _sum(folder / name), names), strict=True))
 
 
@@ -179,15 +179,15 @@ _ARGUMENTS = "class_and_ctor_args.pkl"
 
 
 def is_rllib_checkpoint(folder: Path) -> bool:
-    """Return whether ``folder`` holds what ``Algorithm.from_checkpoint`` reads."""
+    """Check whether ``folder`` holds the files that ``Algorithm.from_checkpoint`` reads."""
     return (folder / "rllib_checkpoint.json").is_file() and (folder / _ARGUMENTS).is_file()
 
 
 def trained_algorithm(folder: Path) -> tuple[Any, Any]:
-    """Read class and ``AlgorithmConfig`` of a checkpoint. It is a pickle: read only checkpoints that you trust.
+    """Read the class and ``AlgorithmConfig`` of a checkpoint from its pickle: read only checkpoints that you trust.
 
     Raises:
-        ValueError: the checkpoint holds neither, or cannot be read here.
+        ValueError: class and config are missing, or cannot be read here.
     """
     from ray import cloudpickle
 
@@ -200,5 +200,5 @@ def trained_algorithm(folder: Path) -> tuple[Any, Any]:
             f"{folder}: {_ARGUMENTS} cannot be read: {error}. Run the command in the folder of the job, where its modules are, "
             "or name the job by --job"
         ) from error
-    except Exception as error:  # of whatever the config holds: a class that is not importable here, another Ray
+    except Exception as error:  # raised by any part of the config: a class that is not importable here, another version of Ray
         raise ValueError(f"{folder}: {_ARGUMENTS} cannot be read: {type(error).__name__}: {error}") from error

@@ -1,6 +1,6 @@
-"""A file of passages into a collection; may be stopped or killed at any time, and goes on where it was.
+"""Build a collection from a file of passages; a build that was stopped or killed at any time goes on where it was.
 
-read_passages, once to check and count, once more --missing ones only--> PassageCollection.insert
+file --read_passages, once to check and count, once more--> passages --only missing ones--> PassageCollection.insert
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rapo_rllib.corpus.collection import PassageCollection
 from rapo_rllib.corpus.passages import read_passages
 from rapo_rllib.traces.rows import BuildProgress, windows
 
-BATCH = 256  # passages between two looks at what is stored: what a kill can cost
+BATCH = 256  # passages checked and stored at a time: a kill costs at most one batch
 
 
 def build_corpus(
@@ -24,14 +24,14 @@ def build_corpus(
 ) -> BuildProgress:
     """Add the passages of a file that are not stored yet; equal ones are stored once. Other passages stay.
 
-    The whole file is read and checked before anything is embedded. Processes that build at once store the same rows.
+    The whole file is read and checked before anything is embedded. Processes that build at the same time store the same rows.
 
     Args:
-        collection: where to; created if it is not there.
+        collection: takes the passages; created if it does not exist.
         path: a .jsonl or .jsonl.gz file.
-        passages_field: field of a row that holds a list of passages; None: the row is one.
+        passages_field: field of a row that holds a list of passages; None: every row is a passage.
         on_progress: told after every batch.
-        replace: delete what the collection holds, once the file is known to be right.
+        replace: first delete what the collection holds, but only after the whole file was checked.
 
     Raises:
         ValueError: the file is wrong, or the collection was made with another embedder.

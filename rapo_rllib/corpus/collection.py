@@ -3,9 +3,9 @@
     queries -> embedding -> nearest keys ----+
     queries -> words -> BM25 of Milvus ------+-- :func:`fused` -> ids -> rows -> Hit
 
-The fusion is done here and not by Milvus' ``hybrid_search``: of a Lite path the dense half comes from memory, so both kinds of
-Milvus are fused by the same formula. What the collection was made with is kept beside it in notes, so that a search need not
-name the embedder again.
+The rankings are fused here and not by Milvus' ``hybrid_search``: with a Lite path the dense ranking comes from memory, and so
+both kinds of Milvus use the same formula. Notes beside the collection tell how it was made, so that a search need not name the
+embedder again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NAMES = tuple(field.name for field in FIELDS)
 
 @dataclass(frozen=True)
 class CorpusPlace:
-    """The place of a corpus. ``prefix`` stands before the names of these fields where the user writes them, for messages."""
+    """The place of a corpus. Messages put ``prefix`` before the names of these fields, as the user writes them."""
 
     uri: str = "./corpus.db"  # a Milvus Lite path ending in .db, or http(s)://host:port[/database]
     collection: str = "passages"
@@ -51,15 +51,15 @@ class Hit:
 
 
 class PassageCollection(Collection):
-    """Cheap to construct; connects on first use. Safe to read from several threads; from several processes as a buffer is.
+    """The passages of a corpus; connects on first use. Threads may read at once; processes may as with ``StepTraceBuffer``.
 
     Args:
-        place: its address.
-        embedder: of passages and queries; None: the one it was made with, or the default one for a new collection.
+        place: address of the collection.
+        embedder: of passages and queries; None: the one that the collection was made with, for a new one the default.
         device: that the embedder runs on.
 
     Raises:
-        ValueError: a URI, collection name or embedder that cannot be.
+        ValueError: the URI, the collection name or the embedder is invalid.
     """
 
     def __init__(self, place: CorpusPlace, embedder: str | None = None, device: str = "cpu") -> None:
@@ -71,7 +71,7 @@ class PassageCollection(Collection):
         self._facts: dict[str, Any] | None = None
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of its making (``embedder``, ``fingerprint``, ``probe``, ``files``), and whether it is ``complete``.
+        """Read how the collection was made (``embedder``, ``fingerprint``, ``probe``, ``files``) and if it is ``complete``.
 
         Raises:
             ValueError: there is no such collection, or it is no corpus.
@@ -106,7 +106,7 @@ class PassageCollection(Collection):
         return self.facts()
 
     def set_facts(self, facts: dict[str, Any]) -> None:
-        """Replace what :meth:`facts` says."""
+        """Replace the facts that :meth:`facts` reads."""
         self.set_note(NOTE, facts)
 
     def missing(self, passages: Sequence[Passage]) -> list[Passage]:
@@ -125,17 +125,17 @@ class PassageCollection(Collection):
         self.milvus.upsert(self.collection, rows, vectors)
 
     def settle(self) -> None:
-        """Have the rows in their final form, the right index, and the keys in memory (Lite), after the last insert."""
+        """Finish the collection after the last insert: flush its rows, set the right index, and have keys in memory (Lite)."""
         self.milvus.flush(self.collection)
         self.milvus.set_index(self.collection)
 
     def search(self, queries: Sequence[str], top_k: int, mode: str = "hybrid") -> list[list[Hit]]:
-        """Return for each query its ``top_k`` best passages, best first; fewer if fewer share a word with it (``bm25``).
+        """Find the ``top_k`` best passages for each query, best first; fewer if fewer share a word with the query (``bm25``).
 
         All queries are embedded as one batch and searched by one request per ranking.
 
         Raises:
-            ValueError: there is no such collection or mode, or it was made with another embedder.
+            ValueError: there is no such collection or mode, or the collection was made with another embedder.
             RetrievalError: Milvus does not answer.
         """
         if not queries:
@@ -165,19 +165,19 @@ class PassageCollection(Collection):
 
     @property
     def encoder(self) -> TextEncoder:
-        """The embedder, once it is known."""
+        """The embedder of the collection, found and checked on first use."""
         self._open()
         assert self._encoder is not None
         return self._encoder
 
     def _hits(self, ranked: list[list[tuple[str, float]]]) -> list[list[Hit]]:
-        """Return the passages of the ids."""
+        """Read the passages of ranked ids; an id that is not stored any more is left out."""
         ids = sorted({key for ranking in ranked for key, _ in ranking})
         rows = {row["id"]: row for row in self.milvus.get(self.collection, ids, NAMES, latest=False)}
         return [[Hit(_passage(rows[key]), score) for key, score in ranking if key in rows] for ranking in ranked]
 
     def _open(self) -> dict[str, Any]:
-        """Return the facts, once the embedder was found to be the one that the passages were embedded with."""
+        """Read the facts, and check that the embedder is the one that the passages were embedded with."""
         if self._facts is not None:
             return self._facts
         facts = self.facts()
@@ -196,13 +196,13 @@ class PassageCollection(Collection):
 
 
 def check_mode(mode: str, key: str) -> None:
-    """Raise ``ValueError``, which names ``key``, for what is none of ``MODES``."""
+    """Refuse a mode that is none of ``MODES`` by a ``ValueError`` that names ``key``."""
     if mode not in MODES:
         raise ValueError(f"{key} = {mode!r}: must be one of {', '.join(MODES)}")
 
 
 def fused(rankings: Sequence[Sequence[str]], top_k: int) -> list[tuple[str, float]]:
-    """Fuse by reciprocal rank: the ``top_k`` ids highest in ``sum over rankings of 1 / (60 + rank)``, ranks from 1.
+    """Fuse rankings by reciprocal rank: ``top_k`` ids with the highest ``sum over rankings of 1 / (60 + rank)``, ranks from 1.
 
     >>> fused([["a", "b"], ["b", "c"]], 2)[0][0]
     'b'

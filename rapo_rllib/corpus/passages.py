@@ -23,8 +23,8 @@ MAX_SOURCE_ID_BYTES = 1024
 class Passage:
     """A piece of text to be found.
 
-    ``id`` comes from title and text, so that a passage which is stored already is known, and equal ones are stored once; what a
-    file calls it is ``source_id``.
+    ``id`` is a hash of title and text, by which a stored passage is recognized, so that equal passages are stored once.
+    ``source_id`` is the passage's id in its file.
     """
 
     id: str
@@ -39,14 +39,14 @@ def passage_id(title: str, text: str) -> str:
 
 
 def read_passages(path: str | Path, passages_field: str | None = None) -> Iterator[Passage]:
-    """Yield the passages of a file in its order: rows of ``text``, perhaps ``title`` and ``id``.
+    """Yield the passages of a file in its order: objects with ``text``, and perhaps ``title`` and ``id``.
 
     Args:
         path: a .jsonl or .jsonl.gz file.
-        passages_field: that holds a list of passages; None: a row is one.
+        passages_field: field of a row that holds a list of passages; None: every row is a passage.
 
     Raises:
-        ValueError: the file is missing or unreadable, or a line is wrong: naming file, line and field. Raised while iterating.
+        ValueError: while iterating: the file is missing or unreadable, or a line is wrong; names file, line and field.
     """
     for where, row in json_rows(Path(path), "file"):
         if passages_field is None:

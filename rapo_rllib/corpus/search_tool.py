@@ -23,11 +23,11 @@ Answer = TypeVar("Answer")
 
 
 class Batched(Generic[Query, Answer]):
-    """Calls ``answer_all`` with the queries of all waiting threads; equal queries once.
+    """Batches of the queries of waiting threads, each answered by one call of ``answer_all``; equal queries are asked once.
 
     Args:
         answer_all: queries ``[B]`` (hashable) to answers ``[B]``; never called by two threads at once.
-        max_batch: most queries of one call.
+        max_batch: largest number of waiting queries that one call answers.
     """
 
     def __init__(self, answer_all: Callable[[list[Query]], Sequence[Answer]], max_batch: int = 64) -> None:
@@ -37,13 +37,13 @@ class Batched(Generic[Query, Answer]):
         self._turn = threading.Lock()  # of answer_all
 
     def __call__(self, query: Query) -> Answer:
-        """Return the answer to one query. What ``answer_all`` raises is raised in every thread of the batch."""
+        """Return the answer to one query. An error of ``answer_all`` is raised in every thread of the batch."""
         future: Future[Answer] = Future()
         with self._lock:
             self._waiting.append((query, future))
         while not future.done():
             with self._turn:
-                if not future.done():  # unanswered: this thread works for all waiting ones
+                if not future.done():  # no answer yet: this thread answers a batch of the waiting queries
                     self._work()
         return future.result()
 
@@ -64,20 +64,20 @@ class Batched(Generic[Query, Answer]):
 logger = logging.getLogger(__name__)
 
 PREFIX = "env_config.tools: search option "
-_MOST = 25_000  # results, and characters of each
+_MOST = 25_000  # upper limit of top_k, and of max_chars
 TIMEOUT_S = 10.0  # of one request to Milvus
-MAX_QUERY_CHARS = 1000  # what follows is not read
+MAX_QUERY_CHARS = 1000  # the rest of a query is cut off
 MAX_FAILURES = 20  # calls in a row that Milvus did not answer; then it counts as gone
 
 
 class CorpusSearch:
-    """Search in a collection that ``rllib corpus build`` made.
+    """The tool that searches in a collection made by ``rllib corpus build``.
 
     Args:
         uri: a Milvus Lite path ending in .db, or http(s)://host:port[/database].
         collection: name of the Milvus collection.
         top_k: passages of one answer.
-        mode: ``dense``, ``bm25``, or ``hybrid``, both fused.
+        mode: ``dense``, ``bm25``, or ``hybrid`` (both rankings fused).
         max_chars: of a passage's text; the rest is cut.
 
     Raises:
@@ -107,11 +107,11 @@ class CorpusSearch:
         self._search = Batched(self._search_all)
         self._failures = 0
         self._lock = threading.Lock()
-        # its own limits come first: a batch that waits for the one before it, while the owner of a Lite path starts again
+        # longer than a search may take: a batch waits for the batch before it, and the owner of a Lite path may start again
         self.limits = ToolLimits(2 * max(TIMEOUT_S, BUSY_S) + TIMEOUT_S, top_k * (max_chars + 1000))
 
     def run(self, input: str) -> ToolResult:
-        """Return the best passages, numbered. ``ToolError`` when Milvus has not answered ``MAX_FAILURES`` calls in a row."""
+        """Find the best passages and number them. Raises ``ToolError`` after ``MAX_FAILURES`` unanswered calls in a row."""
         query = " ".join(input.encode("utf-8", "replace").decode().split())[:MAX_QUERY_CHARS].strip()
         if not query:
             return ToolResult("(no query)", "empty")

@@ -16,7 +16,7 @@ from rapo_rllib.types import Question, ToolUse
 
 
 class AnyText(gymnasium.spaces.Text):
-    """All strings up to a length. ``gymnasium.spaces.Text`` would have to list every character that a question may hold.
+    """The space of all strings up to a length. ``gymnasium.spaces.Text`` itself needs a list of all allowed characters.
 
     Samples are made of printable ASCII characters.
     """
@@ -30,7 +30,7 @@ class AnyText(gymnasium.spaces.Text):
 
 
 class LazyQuestions(Sequence[Question]):
-    """A question source that makes question ``i`` when it is asked for. Subclasses write ``make``.
+    """A question source that makes question ``i`` on access. Subclasses implement ``make``.
 
     Args:
         length: number of questions.
@@ -55,11 +55,11 @@ class LazyQuestions(Sequence[Question]):
 
     @abstractmethod
     def make(self, index: int) -> Question:
-        """Make question ``index``, which is in ``range(len(self))``: the same one at each call."""
+        """Make question ``index``, the same at each call; ``index`` is in ``range(len(self))``."""
 
 
 class SeedQuestions(LazyQuestions):
-    """``n`` questions that are nothing but a seed for ``env.reset``; the environment makes the text and scores by itself.
+    """``n`` questions that each hold only a seed for ``env.reset``; the environment makes the text and scores the episode.
 
     >>> SeedQuestions(2)[1]
     Question(id='seed-1', text='', answer='', aliases=(), seed=1, source='', benchmark='')
@@ -76,11 +76,11 @@ class SeedQuestions(LazyQuestions):
 
 
 class TextEnv(gymnasium.Env[str, str]):
-    """An environment of this package: checked options, texts in and out.
+    """Base class of this package's environments: options are checked; actions and observations are texts.
 
     Args:
-        env_config: the keys of ``options_class``.
-        **kwargs: further keys, as ``gymnasium.make`` passes them.
+        env_config: values for the keys of ``options_class``.
+        **kwargs: values for further keys, as ``gymnasium.make`` passes them.
 
     Raises:
         ValueError: an unknown key, or a value that is refused.
@@ -95,7 +95,7 @@ class TextEnv(gymnasium.Env[str, str]):
         self.action_space = AnyText()
 
     def asked(self, options: Mapping[str, Any] | None) -> Question:
-        """Return the question of an episode: ``options["question"]`` of ``reset``; without one, a random training question."""
+        """Choose the question of an episode: ``options["question"]`` as given to ``reset``, else a random training question."""
         question: Question | None = (options or {}).get("question")
         if question is not None:
             return question
@@ -105,7 +105,7 @@ class TextEnv(gymnasium.Env[str, str]):
 
 
 def solved(calls: Iterable[tuple[str, str]], answer: str, tag: str, settings: ProtocolSettings) -> tuple[str, ...]:
-    r"""Write a solution in the text protocol, one step per call, and what came of it.
+    r"""Write a solution in the text protocol: one step for each (call, output), then the step with the answer.
 
     Example: ``<python>12 + 5</python>\n<result>\n17\n</result>\n``, ``<answer>\boxed{17}</answer>``.
     """
@@ -114,7 +114,7 @@ def solved(calls: Iterable[tuple[str, str]], answer: str, tag: str, settings: Pr
 
 
 def info_of(uses: Sequence[ToolUse]) -> dict[str, Any]:
-    """Return the info of a step with calls: of several, their names, the first error and the time of all."""
+    """Build the info of a step with tool calls: tool names, first error, total seconds; of several calls, also each one."""
     info: dict[str, Any] = {
         "tool": ", ".join(dict.fromkeys(use.tool for use in uses)),
         "tool_error": next((use.error for use in uses if use.error), None),

@@ -1,4 +1,4 @@
-"""Table of the named benchmarks, for ``rllib evaluate`` and ``env_config.test_dataset``, and reading of their questions.
+"""Named benchmarks and their questions, for ``rllib evaluate`` and for ``dataset`` and ``test_dataset`` of ``env_config``.
 
 name, or NAME=PATH -> table -> dataset_files -> dataset_rows -> Question
 """
@@ -26,7 +26,7 @@ _BARE_BOX = re.compile(r"\\boxed\s+([^\s$]+)")  # TeX boxes one token without br
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark. A local copy may have its fields, or any that ``rapo/questions`` knows without being told."""
+    """One benchmark. A local copy may have its field names, or any that ``rapo/questions`` tries by default."""
 
     name: str
     hub_id: str  # Hugging Face id
@@ -43,7 +43,7 @@ class Benchmark:
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Tools to solve it with by default; search is none, as it needs a corpus that is named."""
+        """Default tools to solve the benchmark with; search is not among them, as a corpus must be named for it."""
         return ("python",) if self.scorer == MATHS else ()
 
 
@@ -82,7 +82,7 @@ def own_benchmark(name: str, in_words: bool) -> Benchmark:
 
 
 def split_name(dataset: str) -> tuple[Benchmark, str | None] | None:
-    """Return the benchmark that ``dataset`` names, and where its local copy is; None if it names none.
+    """Find the benchmark that ``dataset`` names, and the path of its local copy, if given; None if it names none.
 
     >>> split_name("math500=./test.jsonl")[1], split_name("openai/gsm8k")
     ('./test.jsonl', None)
@@ -96,16 +96,16 @@ def split_name(dataset: str) -> tuple[Benchmark, str | None] | None:
 def benchmark_questions(
     benchmark: Benchmark, path: str | None, split: str = "test", limit: int | None = None
 ) -> tuple[Question, ...]:
-    """Return questions whose ``source`` tells the scorer ``auto`` how to score them.
+    """Load the questions of a benchmark; their ``source`` tells the scorer ``auto`` how to score them.
 
     Args:
-        benchmark: which.
+        benchmark: to load.
         path: of a local copy: a .jsonl[.gz], .json, .parquet or .csv file, or a folder; None: Hugging Face.
-        split: ``test``: what is asked in an evaluation; or ``train``.
-        limit: rows to read.
+        split: ``test``, the questions of an evaluation, or ``train``.
+        limit: the most rows to read; None: all.
 
     Raises:
-        ValueError: the data is not there (says how to obtain it), or a row lacks question or answer.
+        ValueError: the data is missing (says how to obtain it), has no such split, or a row lacks question or answer.
     """
     upstream = benchmark.split if split == "test" else benchmark.train_split
     if upstream is None:
@@ -149,7 +149,7 @@ def _question(benchmark: Benchmark, row: Mapping[str, Any], where: str, id: str)
     except ValueError as error:
         if not benchmark.own:
             raise
-        told, _, _ = str(error).partition(". Name one")  # in keys that an evaluation does not have
+        told, _, _ = str(error).partition(". Name one")  # the rest names a key that an evaluation does not have
         raise ValueError(f"{told}. Rename one of them") from None
     if benchmark.boxed and answer_field is not None:
         question = replace(question, answer=_final_answer(question.answer))
@@ -158,7 +158,7 @@ def _question(benchmark: Benchmark, row: Mapping[str, Any], where: str, id: str)
 
 
 def _final_answer(solution: str) -> str:
-    """Return the final answer; empty where the solution gives none, as one of MATH's does."""
+    """Find the final answer in a worked solution; empty if it gives none, as one of MATH's does."""
     found = last_box(solution)
     if found is None and (bare := _BARE_BOX.findall(solution)):
         found = bare[-1]

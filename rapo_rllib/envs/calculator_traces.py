@@ -1,6 +1,6 @@
-r"""Human step traces out of GSM8K's answers, whose calculations are annotated: ``48/2 = <<48/2=24>>24 clips``.
+r"""Human-written step traces from GSM8K's answers, whose calculations are annotated: ``48/2 = <<48/2=24>>24 clips``.
 
-row -> segments (think, call, result, answer) -> ``trace_files.rendered_steps`` -> ExpertTrajectory
+row -> segments (think, call, result, answer) -> ``traces.recorded.rendered_steps`` -> ExpertTrajectory
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TOLERANCE = 1e-2  # people round to cents
 
 
 def calculated(expression: str) -> float | None:
-    """Return the value of an expression of numbers, ``+ - * / // %`` and brackets; None if it is anything else.
+    """Evaluate an expression of numbers, ``+ - * / // %`` and brackets; None if it is anything else or has no value.
 
     >>> calculated("2*(3+0.5)"), calculated("2*x"), calculated("1/0")
     (7.0, None, None)
@@ -30,13 +30,13 @@ def calculated(expression: str) -> float | None:
     if _ARITHMETIC.fullmatch(expression) is None:
         return None
     try:
-        return float(eval(expression.strip(), {"__builtins__": {}}))  # of digits and signs alone, so it can do nothing else
+        return float(eval(expression.strip(), {"__builtins__": {}}))  # digits and operators only: it can do nothing else
     except (SyntaxError, TypeError, ArithmeticError, RecursionError, MemoryError):
         return None
 
 
 def annotated_segments(answer: str) -> list[dict[str, str]] | None:
-    r"""Return an annotated answer as segments of a trace file; None if a calculation is wrong or there is no final answer.
+    r"""Split an annotated answer into segments of a trace file; None if a calculation is wrong or the final answer missing.
 
     Example: ``"48/2 = <<48/2=24>>24 clips.\n#### 24"`` is think "48/2 = ", call "print(48/2)", result "24", think " clips.",
     answer "24".
@@ -63,10 +63,10 @@ def annotated_segments(answer: str) -> list[dict[str, str]] | None:
 def annotated_trajectories(
     rows: Iterable[tuple[Question, Mapping[str, Any]]], answer_field: str = "answer"
 ) -> Iterator[ExpertTrajectory]:
-    """Yield the trajectories of all rows with right calculations, in their order; how many were left out is logged.
+    """Yield a trajectory for each row whose calculations are right, in order; log the number of rows left out.
 
     Raises:
-        ValueError: no row has an annotated answer.
+        ValueError: no row has a usable annotated answer.
     """
     kept = left_out = 0
     for question, row in rows:

@@ -1,4 +1,4 @@
-"""Choose the next question: a seeded shuffle per epoch that resumes exactly where it stopped."""
+"""Order of the questions: a seeded shuffle per epoch, which resumes exactly where it stopped."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from rapo_rllib.types import Question
 
 
 class QuestionCursor:
-    """Walks a question sequence in a new order every epoch; no question comes twice before all came once.
+    """A walk through a question sequence, in a new order every epoch; no question comes twice before all came once.
 
     Args:
-        questions: random access, of fixed length.
-        seed: of the orders.
+        questions: a sequence of fixed length, read at random places.
+        seed: of the shuffles.
     """
 
     def __init__(self, questions: Sequence[Question], seed: int = 0) -> None:
         self._questions = questions
         self._seed = seed
         self.position = 0  # questions taken so far, over all epochs
-        self._again: list[int] = []  # places of those that were taken and put back, in order
+        self._again: list[int] = []  # places that were taken and put back, sorted
         self._order: tuple[int, list[int]] | None = None
 
     def take(self, count: int) -> list[Question]:
-        """Return the next ``count`` questions."""
+        """Take the next ``count`` questions."""
         return [question for _, question in self.take_places(count)]
 
     def take_places(self, count: int) -> list[tuple[int, Question]]:
-        """Take the next ``count`` questions, each with its place over all epochs; those that were put back come first."""
+        """Take the next ``count`` questions, each with its place over all epochs; questions that were put back come first."""
         return [(place, self._at(place)) for place in (self._next() for _ in range(count))]
 
     def put_back(self, places: Iterable[int]) -> None:
-        """Put back places, to be taken again."""
+        """Put back the questions at these places, to be taken again."""
         for place in places:
             bisect.insort(self._again, place)
 
@@ -53,16 +53,16 @@ class QuestionCursor:
         return self._questions[self._order[1][index]]
 
     def get_state(self, untrained: Iterable[int] = ()) -> dict[str, Any]:
-        """Return what is needed to continue with the questions that would have come.
+        """Return the state from which the cursor continues with the same next questions.
 
         Args:
-            untrained: places of questions that were taken and not trained on: they are asked again.
+            untrained: places of questions that were taken but not trained on; from this state they are taken again.
         """
         again = sorted({*self._again, *untrained})
         return {"position": self.position, "seed": self._seed, "num_questions": len(self._questions), "again": again}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken. Raises ``ValueError`` if the data set has another size now."""
+        """Continue from ``state``. Raises ``ValueError`` if the data set has another size now."""
         if state["num_questions"] != len(self._questions):
             raise ValueError(
                 f"the checkpoint was made with {state['num_questions']} training questions, now there are "

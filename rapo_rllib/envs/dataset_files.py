@@ -31,17 +31,17 @@ def read_rows(
     config: str | None = None,
     limit: int | None = None,
 ) -> list[Row]:
-    """Return the first ``limit`` rows (None: all).
+    """Read the first ``limit`` rows of a data set (None: all).
 
     Args:
         dataset: path of a file or folder, or a Hugging Face id.
-        key: what named it, for messages: ``env_config.dataset``, say.
-        split: which split of a folder or Hugging Face data set; a file is one split.
-        config: configuration of a folder or Hugging Face data set; a folder without it is read in the only one that it has.
-        limit: rows to read.
+        key: the key that names the data set, for error messages, e.g. ``env_config.dataset``.
+        split: split of a folder or Hugging Face data set; a file holds one split only.
+        config: configuration of a folder or Hugging Face data set; a folder that lacks it is read in its only configuration.
+        limit: the most rows to read.
 
     Raises:
-        ValueError: nothing is there, or it cannot be read; names the key, the value and the fix.
+        ValueError: the data set is missing or cannot be read; names the key, the value and the fix.
     """
     path = Path(dataset).expanduser()
     suffix = _suffix(path)
@@ -56,7 +56,7 @@ def read_rows(
 
 
 def read_once(read: Reader) -> Reader:
-    """Read once what several parts of a process ask for; anew where a file that an argument names has changed."""
+    """Cache the results of ``read`` for the whole process; read again if a file that an argument names has changed."""
 
     @lru_cache(maxsize=8)
     def kept(changed_at: tuple[int, ...], *args: Any, **named: Any) -> Any:
@@ -124,7 +124,7 @@ _READERS: dict[str, Callable[[Path], Iterable[Any]]] = {
 
 
 def is_file_name(dataset: str) -> bool:
-    """Return whether ``dataset`` is named like a file that can be read, which holds one split only."""
+    """Check whether ``dataset`` has the name of a readable file; such a file holds one split only."""
     return _suffix(Path(dataset)) is not None
 
 
@@ -139,7 +139,7 @@ def _rows_of_hub(name: str, key: str, split: str, config: str | None, limit: int
     try:
         if local and config not in datasets.get_dataset_config_names(name):
             config = None
-        # from the folder itself: the cache takes folders of one name, with the same README, for the same, whatever they hold
+        # stream a folder: the cache of ``datasets`` would take another folder with the same name and README for this one
         found = datasets.load_dataset(name, config, split=split, streaming=local)
         return [dict(row) for row in islice(found, limit)]
     # RuntimeError: a data set that is a script, which `datasets` no longer runs

@@ -1,11 +1,11 @@
-"""One row of a data set -> ``Question``. Known as they are: GSM8K, MATH, the RAPO paper's training set, and question/answer.
+"""One row of a data set -> ``Question``. Known formats: GSM8K, MATH, the RAPO paper's training set, and question/answer.
 
-A column may hold a conversation, and one the tools of a row, as TRL and verl have them:
+One column may hold a conversation, another the tools of the row, in the form of TRL and verl:
 
 messages: [{role: system, content: ...}, {role: user, ...}, {role: assistant, ...}, ..., {role: user, content: the question}]
 tools: [weather, {type: function, function: {name: search, ...}}], or such a list as JSON
 
-An earlier assistant's turn may hold ``tool_calls``, and turns of ``tool`` their results.
+An assistant's turn before the question may hold ``tool_calls``; turns with the role ``tool`` hold the results.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from rapo_rllib.protocol.calls import read_object
 from rapo_rllib.types import Question
 
-Turns = tuple[tuple[Any, ...], ...]  # as of a Question
+Turns = tuple[tuple[Any, ...], ...]  # as ``Question.turns``
 
 CHAT_FIELDS = ("messages", "prompt")
 TOOLS_FIELD = "tools"
@@ -36,23 +36,23 @@ def question_from_row(
     answer_field: str | None = None,
     needs_answer: bool = True,
 ) -> Question:
-    """Read one row.
+    """Read the question of one row.
 
     Args:
         row: fields of the row.
-        where: file and row number, for messages.
+        where: file and row number, for error messages.
         id: of the question.
-        question_field: dotted name of the field that holds the question, or a list of turns that ends with it; None: the known
-            formats are tried.
-        answer_field: the same for the answer: a text, a number, or a list of accepted ones.
-        needs_answer: refuse a row without one, even where no field is named.
+        question_field: dotted name of the field with the question, as a text or as the last user's turn in a list of turns;
+            None: the field names of the known formats are tried.
+        answer_field: dotted name of the field with the answer: a text, a number, or a list of accepted answers; None: as above.
+        needs_answer: refuse a row without an answer even if ``answer_field`` is None.
 
     Raises:
         ValueError: no question or no answer; names file, row and field.
     """
     text, turns = asked_text(row, where, question_field)
     names = (answer_field,) if answer_field else _ANSWER_FIELDS
-    answers = next(filter(None, (accepted(field_value(row, name)) for name in names)), None)  # of the first that holds one
+    answers = next(filter(None, (accepted(field_value(row, name)) for name in names)), None)  # of the first such field
     if answers is None and (needs_answer or answer_field):
         raise ValueError(_missing("answer", where, row, names))
     first, *more = answers or [""]
@@ -64,7 +64,7 @@ def question_from_row(
 
 
 def asked_text(row: Mapping[str, Any], where: str, question_field: str | None) -> tuple[str, Turns]:
-    """Return the question of a row, and the turns that stand before it."""
+    """Find the question of a row, and the turns before it."""
     names = (question_field,) if question_field else (*_QUESTION_FIELDS, *CHAT_FIELDS)
     chats = names if question_field else CHAT_FIELDS
     values = {name: field_value(row, name) for name in names}
@@ -80,7 +80,7 @@ def asked_text(row: Mapping[str, Any], where: str, question_field: str | None) -
 
 
 def field_value(row: Any, dotted: str) -> Any:
-    """Return value under a dotted name, or None. Example: ``reward_model.ground_truth``. A name with a dot in it goes first."""
+    """Return the value under a dotted name such as ``a.b``, or None. A field that is itself called ``a.b`` goes first."""
     if isinstance(row, Mapping) and dotted in row:
         return row[dotted]
     head, _, rest = dotted.partition(".")
@@ -90,7 +90,7 @@ def field_value(row: Any, dotted: str) -> Any:
 
 
 def accepted(value: Any) -> list[str]:
-    """List accepted answers that are not empty; of a GSM8K solution what follows its mark."""
+    """List the accepted answers that are not empty; of a GSM8K solution take the number after ``####``."""
     values = value if isinstance(value, (list, tuple)) else [value]
     found = []
     for one in values:
@@ -110,17 +110,17 @@ def _missing(what: str, where: str, row: Mapping[str, Any], tried: tuple[str, ..
 
 
 def read_turns(value: Sequence[Any], where: str, key: str) -> tuple[str, Turns]:
-    """Return the question, which is the last turn of a user, and the turns before it.
+    """Find the question, which is the last turn of a user, and the turns before it.
 
-    What stands behind the question, an assistant's turns and the results of its calls, is a solution: it is not shown.
+    Turns after the question (an assistant's, and the results of its calls) are a solution: they are left out.
 
     Args:
-        value: of the column.
-        where: file and row number, for messages.
-        key: of the column.
+        value: the list of turns in the column.
+        where: file and row number, for error messages.
+        key: name of the column, for error messages.
 
     Raises:
-        ValueError: a turn without role or text, a role that is none, or no question.
+        ValueError: a turn without role or text, an unknown role, or no question.
     """
     turns = [_turn(item, f"{where}: {key}: turn {number}") for number, item in enumerate(value, start=1)]
     asked = max((number for number, (role, *_) in enumerate(turns) if role == "user"), default=None)
@@ -147,7 +147,7 @@ def _turn(item: Any, where: str) -> tuple[Any, ...]:
 
 
 def _call(item: Any, where: str) -> dict[str, Any]:
-    """Return an earlier call with its arguments as an object; OpenAI's form has them as JSON."""
+    """Read a tool call of an earlier turn, with its arguments as an object; OpenAI's form has them as JSON text."""
     found = item.get("function", item) if isinstance(item, Mapping) else None
     function = found if isinstance(found, Mapping) else {}
     arguments = function.get("arguments") or {}
@@ -160,17 +160,17 @@ def _call(item: Any, where: str) -> dict[str, Any]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return a value without fields that are null: Arrow gives each row the fields of all."""
+    """Remove the fields that are null: Arrow gives each row the fields of all rows."""
     if isinstance(value, Mapping):
         return {name: _without_nulls(one) for name, one in value.items() if one is not None}
     return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def read_tools(value: Any, where: str) -> tuple[tuple[str, ...] | None, tuple[dict[str, Any], ...]]:
-    """Return names of the tools of a row (None: it says nothing, so all of the job's), and the schemas that it has of them.
+    """Read the names of a row's tools (None: not given, so all of the job's tools), and the schemas that the row gives.
 
     Raises:
-        ValueError: not a list of names or schemas.
+        ValueError: the value is no list of names or schemas.
     """
     if isinstance(value, str):
         try:

@@ -1,7 +1,7 @@
 """Check of answers that a verifier will evaluate as Python.
 
-Some verifiers of reasoning-gym call ``eval`` on what the policy wrote, or sympy's ``parse_expr``, which does. An answer is a
-policy's own text: it must be able to name a value, and nothing else.
+Some verifiers of reasoning-gym call ``eval`` on the policy's answer, or sympy's ``parse_expr``, which calls ``eval``. So an
+answer may name a value, and do nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.UAdd, ast.USub)
 
 
 def is_literal(text: str) -> bool:
-    """Return whether ``eval(text)`` does no more than to make a value, or to fail.
+    """Check whether ``eval(text)`` can do nothing but make a value or fail.
 
     >>> is_literal("[['Q', '_'], ['_', 'Q']]"), is_literal("a b c"), is_literal("__import__('os')")
     (True, True, False)
@@ -30,12 +30,12 @@ def is_literal(text: str) -> bool:
     try:
         ast.literal_eval(tree)
     except (ValueError, TypeError, RecursionError, MemoryError):
-        return isinstance(tree.body, ast.Name)  # one word: eval finds no such name, or something that is no answer
+        return isinstance(tree.body, ast.Name)  # one name: eval does not find it, or finds something that is no answer
     return True
 
 
 def is_formula(text: str) -> bool:
-    """Return whether sympy may parse it: numbers, one-word names, four operations, small powers, elementary functions.
+    """Check whether sympy may parse a text: numbers, one-word names, four operations, small powers, elementary functions.
 
     >>> is_formula("3*x**2 + sin(x)/2 + C"), is_formula("().__class__"), is_formula("9**9**9"), is_formula("5!")
     (True, False, False, False)
@@ -52,7 +52,7 @@ def _parsed(text: str) -> ast.Expression | None:
 
 
 def _is_harmless(node: ast.AST) -> bool:
-    """Return whether a node of a formula may be there; those below it are asked about by themselves."""
+    """Check whether a formula may hold this node; the nodes below it are checked separately."""
     match node:
         case ast.Constant(value=value):
             return type(value) in (int, float) and len(repr(value)) <= _MAX_DIGITS
@@ -66,7 +66,7 @@ def _is_harmless(node: ast.AST) -> bool:
 
 
 def _is_small(exponent: ast.expr) -> bool:
-    """Return whether it is a number of a size that no calculation drowns in, or holds a variable and no power."""
+    """Check whether an exponent is cheap: made of variables and numbers up to ``MAX_EXPONENT``, without a power."""
     match exponent:
         case ast.UnaryOp(op=ast.UAdd() | ast.USub(), operand=operand):
             return _is_small(operand)

@@ -1,11 +1,11 @@
-"""Groups that begin behind the first steps of an expert's trajectory of their question (algorithm.md section 13).
+"""Groups that begin after an expert's first steps on their question, and single-step groups (algorithm.md sections 13, 14).
 
     cursor --questions--> GuidedQuestions --some with ``start``--> env runners --groups--> ExpertStarts.learn
 
-A reward that comes behind T right steps in a row is found by chance with p^T, behind all but the last two with p^2. How many
-are left to the policy is drawn by where the outcomes of groups differ now: of steps that it always gets right, or never, it
-learns nothing. All members of a group begin alike, so they share a baseline, and what they write is on-policy: the steps that
-are given are history, as a tool's results are, and are not trained.
+If a step is right with chance p, a reward for T right steps in a row has chance p^T; with all but the last two given, p^2.
+The number of steps left to the policy is drawn by how likely outcomes within a group differ at present: from steps that are
+always right, or never, the policy learns nothing. All members of a group begin with the same steps, so they share a baseline.
+Given steps are history, as a tool's results are, and are not trained; the rest is on-policy.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from rapo_rllib.envs.unaided_success import UnaidedSuccess
 from rapo_rllib.settings.schedule import value_at
 from rapo_rllib.types import ExpertTrajectory, Question, TrajectoryGroup
 
-_Row = tuple[str, str, tuple[str, ...]]  # id and text of the question, steps before
-_DRAWS = 50  # where every row was refused, one of them is asked again
-WINDOW = 64  # newest trajectories that a success rate is taken of
+_Row = tuple[str, str, tuple[str, ...]]  # id and text of the question, and the steps before this one
+_DRAWS = 50  # tries to draw a row that was not refused; then a refused one is asked again
+WINDOW = 64  # newest trajectories that a success rate is computed from
 _GOLDEN = (math.sqrt(5) - 1) / 2
-FEWEST_LEFT = 2  # steps left to the policy: behind all but the last one it would learn that the next step is to answer
+FEWEST_LEFT = 2  # least steps left to the policy: with one, it would learn that the step after given ones is the answer
 
 
 class ExpertRows:
-    """The steps of another agent, each with those before it.
+    """Single steps of an expert, each with the steps before it.
 
     Args:
-        experts: trajectories; those with a positive reward.
-        share: of the groups that are single steps: a number, or a schedule over env steps.
+        experts: trajectories, of which those with a positive reward are used.
+        share: fraction of the groups that are single steps: a number, or a schedule over env steps.
         seed: of the draws.
     """
 
@@ -42,18 +42,18 @@ class ExpertRows:
         self._share, self._seed = share, seed
         self._experts = [expert for expert in experts if expert.reward > 0 and expert.steps]
         self._rows = [(number, index) for number, expert in enumerate(self._experts) for index in range(len(expert.steps))]
-        self._refused: set[_Row] = set()  # those whose steps environment, budget or chat template did not take
+        self._refused: set[_Row] = set()  # rows whose given steps environment, budget or chat template refused
         self.share = value_at(share, 0)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def reached(self, env_steps: int) -> None:
-        """Move the schedule to the generated steps that the training has sampled so far."""
+        """Set ``share`` by its schedule; ``env_steps``: generated steps that the training has sampled so far."""
         self.share = value_at(self._share, env_steps)
 
     def row(self, place: int) -> Question:
-        """Return the row for a place in the training's order, of those that were not refused so far."""
+        """Draw the row for a place in the training's order, if possible one that was not refused so far."""
         rng = random.Random(f"{self._seed}/row/{place}")
         for _ in range(_DRAWS):
             number, index = rng.choice(self._rows)
@@ -64,7 +64,7 @@ class ExpertRows:
         return row
 
     def learn(self, groups: Iterable[TrajectoryGroup]) -> dict[str, float]:
-        """Return the metrics of the finished groups: ``single_steps/...``."""
+        """Note the refused rows of finished groups, and return the groups' metrics: ``single_steps/...``."""
         rows = [group for group in groups if group.question.expected]
         for group in rows:
             if any(trajectory.start_refused for trajectory in group.trajectories):
@@ -76,11 +76,11 @@ class ExpertRows:
         return {f"single_steps/{name}": float(value) for name, value in values.items()}
 
     def get_state(self) -> Any:
-        """Return what checkpoints keep."""
+        """Return the state for a checkpoint."""
         return sorted(self._refused)
 
     def set_state(self, state: Any) -> None:
-        """Go on from a checkpoint; None: of a run without single steps."""
+        """Restore the state of a checkpoint; None: its run had no single steps."""
         self._refused = set(state or ())
 
 
@@ -89,13 +89,13 @@ def _row(question: Question) -> _Row:
 
 
 def signal_chance(success: float, size: int) -> float:
-    """Return the probability that the outcomes of a group differ and so have a signal.
+    """Compute the probability that the outcomes in a group differ, so that it has a signal.
 
         1 - p^G - (1 - p)^G
 
     Args:
-        success: p, chance of a trajectory to be right.
-        size: G.
+        success: p, chance that a trajectory is right.
+        size: G, trajectories of the group.
 
     Returns:
         A chance. Example: p = 1/2, G = 2: 1/2.
@@ -104,23 +104,23 @@ def signal_chance(success: float, size: int) -> float:
 
 
 def success_rate(right: int, count: int) -> float:
-    """Return the estimated success rate of trajectories, ½ without data (Laplace's rule of succession).
+    """Estimate the success rate of trajectories, ½ without data (Laplace's rule of succession).
 
         (r + 1) / (n + 2)
 
     Args:
-        right: r, of ``count``.
-        count: n.
+        right: r, trajectories that are right.
+        count: n, all trajectories.
     """
     return (right + 1) / (count + 2)
 
 
 def spread(place: int) -> float:
-    """Return a number in [0, 1) for a place of the training's order; those of any places in a row are spread evenly.
+    """Map a place in the training's order to a number in [0, 1); the numbers of consecutive places are spread evenly.
 
         frac((i + 1) φ),  φ = (√5 - 1) / 2
 
-    Whoever asks the question there, and whenever, gets the same.
+    The number depends on the place alone, not on time or process.
 
     Args:
         place: i, from 0.
@@ -129,12 +129,12 @@ def spread(place: int) -> float:
 
 
 class ExpertStarts:
-    """The steps that a question begins behind, and how often the policy is right with so many left to it.
+    """The expert's steps that questions begin after, and the policy's success rate by number of steps left to it.
 
     Args:
-        experts: trajectories of another agent; of each question the first with a positive reward is taken.
-        share: of the questions that may begin behind such steps.
-        group_size: G.
+        experts: trajectories of another agent; for each question the first with a positive reward is used.
+        share: fraction of the questions that may begin after such steps.
+        group_size: G, trajectories of a group.
         seed: of the draws.
     """
 
@@ -145,15 +145,15 @@ class ExpertStarts:
             if expert.reward > 0 and expert.steps:
                 self._steps.setdefault(_key(expert.question), expert.steps)
         self._right: defaultdict[int, deque[bool]] = defaultdict(lambda: deque(maxlen=WINDOW))  # by steps left to the policy
-        self._refused: set[str] = set()  # questions whose environment or budget did not take their steps
-        self._asked = self._without = 0  # that may begin behind steps, and of them those that have none; since the last batch
+        self._refused: set[str] = set()  # keys of questions whose given steps environment or budget refused
+        self._asked = self._without = 0  # since the last ``learn``: calls of ``begun``, and those without steps
 
     def __len__(self) -> int:
-        """Return questions that can begin behind steps at all."""
+        """Count the questions that can begin after given steps."""
         return sum(len(steps) > FEWEST_LEFT for steps in self._steps.values())
 
     def begun(self, place: int, question: Question) -> Question:
-        """Return the question, with the given first steps of its trajectories if it is to have any."""
+        """Return the question, with the steps that its trajectories are to begin after, if there are any."""
         steps = self._steps.get(_key(question), ())
         self._asked += 1
         self._without += not steps
@@ -184,7 +184,7 @@ class ExpertStarts:
         right = [t.correct for group in started for t in group.counted]
         values = {
             "groups": float(len(started)),
-            "given": sum(len(group.question.start) for group in started) / max(len(started), 1),  # steps
+            "given": sum(len(group.question.start) for group in started) / max(len(started), 1),  # mean number of steps
             "accuracy": sum(right) / max(len(right), 1),
             "asked": float(self._asked),
             "groups_without": float(self._without),
@@ -195,11 +195,11 @@ class ExpertStarts:
         return {f"starts/{name}": value for name, value in values.items()}
 
     def get_state(self) -> dict[str, Any]:
-        """Return what checkpoints keep."""
+        """Return the state for a checkpoint."""
         return {"right": {left: list(seen) for left, seen in list(self._right.items())}, "refused": sorted(self._refused)}
 
     def set_state(self, state: dict[str, Any] | None) -> None:
-        """Go on from a checkpoint; None: of a run in which every trajectory began with its question."""
+        """Restore the state of a checkpoint; None: in its run every trajectory began with the question."""
         state = state or {"right": {}, "refused": []}
         self._refused = set(state["refused"])
         self._right.clear()
@@ -208,13 +208,13 @@ class ExpertStarts:
 
 
 class GuidedQuestions:
-    """Questions in the order of the training; in some places single steps, and some behind steps of an expert.
+    """Questions in the training's order; single steps take some places, and some questions begin after an expert's steps.
 
     Args:
-        order: of the questions.
-        starts: knows the steps that questions begin behind; None: they all begin at their beginning.
+        order: order of the questions.
+        starts: chooses the steps that questions begin after; None: no question begins after steps.
         rows: single steps; None: there are none.
-        unaided: knows how often questions are right without help; None: they all retrieve alike.
+        unaided: knows how often the policy is right without retrieval; None: all questions retrieve alike.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class GuidedQuestions:
         self._order, self._starts, self._rows, self._unaided = order, starts, rows, unaided
 
     def take_places(self, count: int) -> list[tuple[int, Question]]:
-        """Return the next ``count`` questions, each with its place."""
+        """Take the next ``count`` questions, each with its place."""
         return [(place, self._guided(place, question)) for place, question in self._order.take_places(count)]
 
     def _guided(self, place: int, question: Question) -> Question:
@@ -237,10 +237,10 @@ class GuidedQuestions:
         return self._starts.begun(place, question) if self._starts is not None and where < self._starts.share else question
 
     def put_back(self, places: Iterable[int]) -> None:
-        """Ask these again."""
+        """Put back the questions at these places, to be taken again."""
         self._order.put_back(places)
 
 
 def _key(question: Question) -> str:
-    """Return what tells questions apart: two data sets number them alike, so it is the text; seeds alone have none."""
+    """Return the key of a question: its text, as ids of two data sets may coincide; its id if it is only a seed."""
     return question.text.strip() or question.id

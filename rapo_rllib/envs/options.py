@@ -26,7 +26,7 @@ def check_split(split: str) -> None:
 
 
 def check_known(where: str, name: str, known: Collection[str], package: str) -> None:
-    """Raise ``ValueError`` if a name, which stands at ``where``, is none of those that a package knows."""
+    """Raise ``ValueError`` unless ``name``, the value of the key ``where``, is one of the names that a package knows."""
     if name not in known:
         raise ValueError(f"{where} = {name!r}: {package} has none of this name; {nearest_key(name, known)}")
 
@@ -74,7 +74,7 @@ class ToolEnvOptions(Knobs):
 
 @dataclass(frozen=True)
 class CountOptions(Knobs):
-    """Keys of ``env_config`` of environments that make their questions."""
+    """The ``env_config`` keys of environments that generate their questions."""
 
     num_train: int = knob(10_000, "training questions", at_least=1)
     num_test: int = knob(500, "test questions, none of which is a training question", at_least=1)
@@ -87,16 +87,16 @@ class CountOptions(Knobs):
 
 @dataclass(frozen=True)
 class SeedOptions(CountOptions):
-    """Keys of ``env_config`` of environments that draw their questions from a seed."""
+    """The ``env_config`` keys of environments that draw their questions from a seed."""
 
     seed: int = knob(0, "other seeds, other questions; no question is in both splits of any seed", at_least=0)
 
 
 @dataclass(frozen=True)
 class DatasetOptions(Knobs):
-    """Keys of ``env_config`` of environments that ask the questions of a data set."""
+    """The ``env_config`` keys of environments that ask the questions of a data set."""
 
-    # a name with a local copy (math500=./test.jsonl) brings the benchmark's fields
+    # a benchmark's name with a local copy (math500=./test.jsonl) reads the copy with the benchmark's field names
     dataset: str = knob(
         "", ".jsonl[.gz], .json, .parquet or .csv file, a folder, a Hugging Face id, or a benchmark's name (math500)"
     )
@@ -113,7 +113,7 @@ class DatasetOptions(Knobs):
         require(bool(self.dataset), "dataset", self.dataset, "name a data file or a Hugging Face id")
 
     def of_split(self, split: str) -> tuple[str, str, int | None]:
-        """Return the key that names the data of ``split``, its name there, and how many of its questions are asked at most.
+        """Return the key that names the data of ``split``, the split's name in that data, and the most questions to ask.
 
         Raises:
             ValueError: there is no such split, or no test questions are named.

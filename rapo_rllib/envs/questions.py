@@ -1,6 +1,6 @@
 """``rapo/questions``: questions of a data set, with a file of recorded trajectories as expert.
 
-env_config.dataset -> dataset_files -> dataset_rows -> Question;   env_config.traces -> trace_files -> ExpertTrajectory
+env_config.dataset -> dataset_files -> dataset_rows -> Question;   env_config.traces -> traces.recorded -> ExpertTrajectory
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ANNOTATIONS = "annotations"
 
 @dataclass(frozen=True)
 class QuestionsOptions(DatasetOptions, ToolEnvOptions):
-    """Keys of ``env_config`` of ``rapo/questions``, beside those of every tool environment."""
+    """The ``env_config`` keys of ``rapo/questions``, in addition to those of every tool environment."""
 
     scorer: Any = knob("auto", "by the question's source, or any that the other environments know")
     question_field: str | None = knob(None, "column with a text or a list of turns (`a.b`: nested); None: known names")
@@ -53,7 +53,7 @@ class QuestionsOptions(DatasetOptions, ToolEnvOptions):
         require(twice is None, "test_dataset", value, rule)
 
     def check_rows(self, name: str, questions: Sequence[Question]) -> None:
-        """Refuse rows of the data set ``name`` whose tools the job does not have, or whose turns its format cannot show."""
+        """Refuse rows of the data set ``name`` that list a tool the job lacks, or hold turns that its format cannot show."""
         for question in questions if self.protocol.format == "tags" else ():
             if any(turn["role"] == "tool" or "tool_calls" in turn for turn in question.messages):
                 raise ValueError(
@@ -72,13 +72,13 @@ class QuestionsOptions(DatasetOptions, ToolEnvOptions):
 
 
 class Questions(ToolEnv):
-    """Any data set of questions with checkable answers."""
+    """Environment over any data set of questions with checkable answers."""
 
     options_class: ClassVar[type[QuestionsOptions]] = QuestionsOptions
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> Sequence[Question]:
-        """Return the questions of ``split``. Raises ``ValueError`` naming file, row and field where one is missing."""
+        """Load the questions of ``split``. Raises ``ValueError``, naming file, row and field, if a row cannot be used."""
         options = read_options(cls.options_class, env_config)
         named = options.test_dataset if split == "test" else None
         if isinstance(named, tuple):
@@ -87,7 +87,7 @@ class Questions(ToolEnv):
 
     @classmethod
     def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
-        """Return the usable trajectories of ``env_config.traces``."""
+        """Read the usable trajectories of ``env_config.traces``."""
         options = read_options(cls.options_class, env_config)
         if options.traces is None:
             require(False, "traces", None, "name a .jsonl[.gz] file of recorded trajectories to build a buffer from")
@@ -97,7 +97,7 @@ class Questions(ToolEnv):
 
 
 def _questions_of(options: QuestionsOptions, name: str, split: str) -> tuple[Question, ...]:
-    """Return the questions of ``split`` of the data set ``name``."""
+    """Load the questions of the data set ``name`` for ``split``."""
     key, upstream, limit = options.of_split(split)
     if (named := split_name(name)) is not None:
         return benchmark_questions(*named, split, limit)
@@ -108,13 +108,13 @@ def _questions_of(options: QuestionsOptions, name: str, split: str) -> tuple[Que
 
 
 def _short_name(name: str) -> str:
-    """Name a data set in metrics. Example: ``math500`` for ``math500=./test.jsonl`` and for ``./math500.jsonl``."""
+    """Return a data set's name in metrics. Example: ``math500`` for ``math500=./test.jsonl`` and for ``./math500.jsonl``."""
     named = split_name(name)
     return (Path(name).name.split(".")[0] or name) if named is None else named[0].name
 
 
 def _in_turn(parts: Mapping[str, Sequence[Question]]) -> tuple[Question, ...]:
-    """Return the first question of every data set, the second of every one, ...: the first ``N`` are evenly shared."""
+    """Interleave the data sets: the first question of each, the second of each, ...; so the first ``N`` are spread evenly."""
     for name, part in parts.items():
         require(bool(part), "test_dataset", name, "holds no questions")
     marked = [[replace(question, benchmark=name) for question in part] for name, part in parts.items()]
@@ -122,7 +122,7 @@ def _in_turn(parts: Mapping[str, Sequence[Question]]) -> tuple[Question, ...]:
 
 
 def _annotated(options: QuestionsOptions) -> Iterator[ExpertTrajectory]:
-    """Read trajectories out of the training answers, which ``Questions.questions`` reduces to their final number."""
+    """Read trajectories from the annotated training answers, of which ``Questions.questions`` keeps only the final number."""
     name, config, fields_named = options.dataset, options.dataset_config, (options.question_field, options.answer_field)
     if (named := split_name(name)) is not None:
         benchmark, path = named
@@ -145,7 +145,7 @@ def _load(
     columns: tuple[str | None, str | None, bool],
     skip_bad_rows: bool,
 ) -> tuple[Question, ...]:
-    """Load questions of a file, a folder or a Hugging Face id; ``columns`` as the last arguments of ``question_from_row``."""
+    """Load questions of a file, folder or Hugging Face id; ``columns``: the last three arguments of ``question_from_row``."""
     rows = read_rows(name, key, split, config, limit)
     stem = Path(name).name.split(".")[0]
     label = f"{stem}-{split}" if not is_file_name(name) else stem

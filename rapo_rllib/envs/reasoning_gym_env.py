@@ -29,7 +29,7 @@ from rapo_rllib.validation import require
 
 VERIFIER = "verifier"
 CALCULATOR = "calculator"  # the tool that solutions call
-# Tasks whose verifier evaluates the answer as Python, or has sympy do it: a test reads the package's source for others.
+# Tasks whose verifier evaluates the answer, as Python or through sympy; a test searches the package's source for others.
 EVALUATED = frozenset({"string_insertion", "spiral_matrix", "binary_matrix", "n_queens"})
 CALCULATED = frozenset({"simple_integration", "intermediate_integration", "polynomial_multiplication", "puzzle24", "countdown"})
 # Tasks whose questions are chains of numbers, which `solution` works out with the calculator.
@@ -38,14 +38,14 @@ _SOURCE = "reasoning_gym/calculator"
 _NUMBER = r"-?\d+(?:\.\d+)?"
 _CHAIN = re.compile(rf"({_NUMBER})((?:\s*[-+]\s*{_NUMBER})+)\s*=\s*\Z")
 _TERM = re.compile(rf"([-+])\s*({_NUMBER})")
-_TEST_SHARE = 5  # every fifth question, by its text, belongs to the test split
+_TEST_SHARE = 5  # one question in five, by the hash of its text, belongs to the test split
 _ATTEMPTS = 200
 _SEEDS = 2**31
 
 
 @dataclass(frozen=True)
 class ReasoningGymOptions(SeedOptions, ToolEnvOptions):
-    """Keys of ``env_config`` of ``rapo/reasoning_gym``, beside those of every tool environment."""
+    """The ``env_config`` keys of ``rapo/reasoning_gym``, in addition to those of every tool environment."""
 
     task: str = knob("", "a task of reasoning-gym, for example `chain_sum`")
     task_config: dict = knob(dict, "the task's own keys, for example {min_terms: 2, max_terms: 3}")
@@ -63,19 +63,19 @@ class ReasoningGymOptions(SeedOptions, ToolEnvOptions):
         require(
             not clash, "task_config", self.task_config, f"leave {' and '.join(clash)} out: see seed, num_train and num_test"
         )
-        if self.scorer == VERIFIER:  # the task refuses its configuration now
+        if self.scorer == VERIFIER:  # a task refuses a bad configuration here, not at a question
             _data_set(self.task, _as_json(self.task_config), 0)
 
 
 class ReasoningGymQuestions(LazyQuestions):
-    """The questions of one split; number ``i`` depends on the options, the split and ``i`` alone."""
+    """The questions of one split; question ``i`` depends only on the options, the split and ``i``."""
 
     def __init__(self, options: ReasoningGymOptions, split: str) -> None:
         super().__init__(options.count(split))
         self._options, self._split = options, split
 
     def make(self, index: int) -> Question:
-        """Return question ``index``: of the entries drawn for it, the first that belongs to the split."""
+        """Make question ``index``: draw entries for it until one belongs to the split."""
         options = self._options
         for attempt in range(_ATTEMPTS):
             seed = _seed_of(options.seed, self._split, index, attempt)
@@ -93,14 +93,14 @@ class ReasoningGymQuestions(LazyQuestions):
 
 
 def entry_of(options: ReasoningGymOptions, seed: int) -> dict[str, Any]:
-    """Return the entry that the task makes from ``seed``: with ``question``, ``answer`` and ``metadata``."""
+    """Make the task's entry for ``seed``, a mapping with ``question``, ``answer`` and ``metadata``."""
     with _lock:  # tasks keep state while they make an entry
         entry: dict[str, Any] = _data_set(options.task, _as_json(options.task_config), seed)[0]
     return entry
 
 
 def split_of(text: str) -> str:
-    """Return the split a question belongs to, whatever the seed, so neither split can leak."""
+    """Find a question's split by its text alone: no seed puts a question of one split into the other."""
     return "test" if hashlib.sha256(text.encode()).digest()[0] % _TEST_SHARE == 0 else "train"
 
 
@@ -116,10 +116,10 @@ class ReasoningGym(ToolEnv):
 
     @classmethod
     def expert_trajectories(cls, env_config: Mapping[str, Any]) -> Iterator[ExpertTrajectory]:
-        """Solve the training questions with the calculator, for the tasks that it can solve.
+        """Solve the training questions with the calculator, for the tasks of ``SOLVED``.
 
         Raises:
-            ValueError: the task is another one, or the policy has no calculator.
+            ValueError: the task is another one, or ``tools`` is not ``[calculator]``.
         """
         options = read_options(ReasoningGymOptions, env_config)
         rule = (
@@ -136,9 +136,9 @@ class ReasoningGym(ToolEnv):
 
 
 def verifier(options: ReasoningGymOptions) -> Scorer:
-    """Return a scorer by the task's ``score_answer``: the value is its score in [0, 1], and 1 counts as correct.
+    """Make a scorer from the task's ``score_answer``: the value is that score in [0, 1], and 1 counts as correct.
 
-    What the verifier may not be handed is wrong, and so is what it cannot take, which is counted.
+    An answer that is unsafe to evaluate is wrong. An answer on which the verifier raises is wrong and counted as a failure.
     """
 
     def score(answer: str | None, question: Question, episode: Episode) -> Score:
@@ -147,7 +147,7 @@ def verifier(options: ReasoningGymOptions) -> Scorer:
         entry = entry_of(options, question.seed)
         try:
             value = float(_data_set(options.task, _as_json(options.task_config), question.seed).score_answer(answer, entry))
-        except Exception as error:  # of the answer: any text may come, and verifiers are not written for all
+        except Exception as error:  # answers are arbitrary texts, which verifiers are not written for
             return replace(WRONG, failure=f"verifier/{type(error).__name__}")
         return Score(value, value >= 1.0)
 
@@ -155,9 +155,9 @@ def verifier(options: ReasoningGymOptions) -> Scorer:
 
 
 def solution(question: Question, settings: ProtocolSettings) -> ExpertTrajectory | None:
-    """Return the calculations from left to right, and the answer; None: the question is no chain, or its answer another one.
+    """Solve a chain of sums from left to right; None if the question is no such chain, or has another answer.
 
-    Sums take one call a term behind the first.
+    There is one call for each term after the first.
     """
     chain = _CHAIN.search(question.text)
     if chain is None:
@@ -173,7 +173,7 @@ def solution(question: Question, settings: ProtocolSettings) -> ExpertTrajectory
 
 
 def may_be_verified(task: str, answer: str) -> bool:
-    """Return whether the verifier of ``task`` may be handed ``answer``: some evaluate it as Python."""
+    """Check whether ``answer`` is safe for the verifier of ``task``, which may evaluate it as Python."""
     if task in EVALUATED:
         return is_literal(answer)
     return task not in CALCULATED or is_formula(answer)
@@ -184,7 +184,7 @@ _lock = threading.RLock()
 
 @lru_cache(maxsize=4096)
 def _data_set(task: str, task_config: str, seed: int) -> Any:
-    """Return one entry of a task, made from ``seed``. Raises ``ValueError`` if the task refuses its configuration."""
+    """Create a task's data set of one entry from ``seed``. Raises ``ValueError`` if the task refuses its configuration."""
     config = json.loads(task_config)
     try:
         return _package().create_dataset(task, seed=seed, size=1, **config)

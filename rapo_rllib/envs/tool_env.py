@@ -27,16 +27,16 @@ from rapo_rllib.tools.bounded import BoundedSession, BoundedTool
 from rapo_rllib.tools.schema import input_of, problem_of
 from rapo_rllib.types import Question, ToolUse
 
-UNKNOWN = "unknown"  # what calls of tools that are not there are counted by
+UNKNOWN = "unknown"  # the name that calls of missing tools are counted by
 
 
 class ToolEnv(TextEnv):
-    """Runs the tool calls of a policy and scores its answer."""
+    """Environment that runs the tool calls of a policy and scores its answer."""
 
     options_class: ClassVar[type[ToolEnvOptions]] = ToolEnvOptions
-    env_steps: int | None = None  # that the training has sampled; the rollout says so. None: schedules of the reward have ended
-    extra_s = 0.0  # that the present step may take beyond one call: calls that have ended, and what a branch does again
-    turn_ended = True  # whether the policy ended its turn with this step; the rollout says so before each
+    env_steps: int | None = None  # sampled in training so far, set by the rollout; None: reward schedules are at their end
+    extra_s = 0.0  # seconds that a step may take beyond one call: for its earlier calls, and calls that a branch repeats
+    turn_ended = True  # whether the policy ended its turn with this step; set by the rollout before each step
 
     def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(env_config, **kwargs)
@@ -44,24 +44,24 @@ class ToolEnv(TextEnv):
         leave_out = "leave the tool out (a server's with mcp.only)"
         self.options.protocol.check_tool_tags(self.tool_tags, "env_config.tools", leave_out)
         self.tool_schemas = self._schemas()
-        self._sessions: dict[str, BoundedSession] = {}  # opened at the first call of an episode
-        self._shared: dict[Any, Any] = {}  # of these, what several have in common
+        self._sessions: dict[str, BoundedSession] = {}  # by tag; opened at the first call, or with the episode
+        self._shared: dict[Any, Any] = {}  # state that several of these sessions share
         self._scorer = self.make_scorer()
         self._question: Question | None = None
         self._steps: list[EpisodeStep] = []
         self._num_calls = 0
-        self._turn = -1  # the generated step that it has got last
+        self._turn = -1  # index of the last generated step; -1: none yet
 
     def tool_entries(self) -> Sequence[Any]:
-        """Return the tools of the policy, as ``env_config.tools`` has them: by default those of the options."""
+        """Return the policy's tools in the form of ``env_config.tools``; by default those of the options."""
         return self.options.tools
 
     def make_scorer(self) -> Scorer:
-        """Return the judge of the answers: by default the scorer that the options name."""
+        """Return the scorer of the answers; by default the one that the options name."""
         return shared_scorer(self.options.scorer)
 
     def _schemas(self) -> list[Schema]:
-        """Return the part of the prompt about the tools: all that have arguments; in the model's own format every one."""
+        """List the tool schemas for the prompt: of tools that take JSON arguments; in the native format of all tools."""
         native = self.options.protocol.format == "native"
         return [tool.schema for tool in self._tools.values() if native or tool.takes_json]
 
@@ -71,9 +71,9 @@ class ToolEnv(TextEnv):
         return tuple(self._tools)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode on ``options["question"]``; without one, on a random training question.
+        """Start an episode on ``options["question"]``, else on a random training question.
 
-        Returns the question's text and an empty info. Raises ``BusyError`` where a tool has no session for it yet.
+        Returns the question's text and an empty info. Raises ``BusyError`` if a tool has no free session yet.
         """
         super().reset(seed=seed)
         self.end_sessions()
@@ -82,7 +82,7 @@ class ToolEnv(TextEnv):
             for tool in self._tools.values():
                 if tool.begins:
                     self._sessions[tool.tag] = tool.session(self._shared)
-        except ToolError:  # a holder of one session must neither wait for another nor keep it
+        except ToolError:  # an episode must not hold one session while it waits for another
             self.end_sessions()
             raise
         self._question, self._num_calls, self._steps, self._turn, self.extra_s = question, 0, [], -1, 0.0
@@ -91,11 +91,11 @@ class ToolEnv(TextEnv):
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Play one generated step: a text in the text protocol, or a :class:`Turn` with parsed calls.
 
-        Complete tool calls are run: the observation is their bare output, info has ``tool``, ``tool_error``, ``tool_seconds``,
-        ``tool_calls`` of a turn with several, and ``step_right`` where the environment knows a solution.
-        Anything else ends the episode: info has ``correct``, ``format_ok``, ``predicted``, the ``reward_terms`` that add up
-        to the reward, the ``step_rewards`` of it that single steps earned, and ``score_failure`` if the scorer could not judge.
-        One call too many truncates it, scored as unanswered, with ``end = "tool_limit"``.
+        The step's complete tool calls are run: the observation is their bare output; info has ``tool``, ``tool_error``,
+        ``tool_seconds``, ``tool_calls`` if there are several, and ``step_right`` if the environment knows a solution.
+        Any other step ends the episode: info has ``correct``, ``format_ok``, ``predicted``, ``reward_terms`` (their sum is
+        the reward), ``step_rewards`` (the part that single steps earned), and ``score_failure`` if the scorer could not judge.
+        A call beyond ``max_tool_calls`` truncates the episode, scored as unanswered, with ``end = "tool_limit"``.
         """
         if self._question is None:
             raise gymnasium.error.ResetNeeded("step() before reset(), or after the end of an episode")
@@ -116,7 +116,7 @@ class ToolEnv(TextEnv):
         return observation, 0.0, False, False, self._info_of(results)
 
     def _read(self, action: str) -> Turn:
-        """Return the calls or the answer in a step."""
+        """Read the calls or the answer from a step."""
         if self.options.protocol.format == "native":
             return action if isinstance(action, Turn) and action.native else Turn.of(action, content=action, answer=action)
         parsed = parse_step(action, self.options.protocol, self.tool_tags)
@@ -124,14 +124,14 @@ class ToolEnv(TextEnv):
         return Turn.of(action, calls=calls, answer=parsed.answer)
 
     def _predicted(self, turn: Turn) -> str | None:
-        """Return the answer in a step; a text that was cut off has none but in its tags."""
+        """Read the answer from a step; in a text that was cut off, only an answer in tags counts."""
         assert self._question is not None
         answers: Answers = self.options.read_answer if self.turn_ended else "tagged"
         said = turn.content if turn.native else turn  # without thoughts
         return read_answer(turn.answer, said, self.options.protocol, answers, asks_words(self._question))
 
     def _called(self, call: Call) -> tuple[str, ToolResult]:
-        """Run one call, or say what is wrong with it; returns the tag that it is counted by, too."""
+        """Run one call, or describe what is wrong with it; return the tag that the call is counted by, and the result."""
         assert self._question is not None
         tool, offered = self._tools.get(call.name), self._question.tools
         if call.problem:
@@ -159,11 +159,11 @@ class ToolEnv(TextEnv):
         return info if None in judged else {**info, "step_right": all(judged)}
 
     def step_right(self, question: Question, output: str) -> bool | None:
-        """Return whether a tool's output is one of a solution to the question; None: that is not known. For metrics alone."""
+        """Check whether a tool's output is part of a solution to the question; None: not known. Used for metrics only."""
         return None
 
     def truncate(self) -> tuple[float, dict[str, Any]]:
-        """Judge an episode that a budget of the rollout ends behind a tool call: as one without an answer, by all its terms.
+        """Score an episode that a rollout budget ends after a tool call: as unanswered, by all terms of the reward.
 
         Returns:
             Reward and info, as the last ``step`` returns them.
@@ -180,7 +180,7 @@ class ToolEnv(TextEnv):
         self._shared.clear()
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close the tools' sessions."""
         self.end_sessions()
 
     def _outcome(self, predicted: str | None, *last: EpisodeStep, answer_text: str = "") -> tuple[float, dict[str, Any]]:

@@ -1,8 +1,8 @@
-"""Retrieve less for a question the more often the policy is right on it without help (algorithm.md section 3).
+"""Share of retrieval by question: lower, the more often the policy is right without help (algorithm.md section 3).
 
     groups --learn--> right and count of each question --share--> a question's share of ``retrieval_prob``
 
-Help is for what the policy cannot do alone: a question that it gets right by itself is trained as it will be asked.
+Help is for questions that the policy cannot answer alone; one that it gets right alone is trained as it will be asked.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 from rapo_rllib.types import Question, TrajectoryGroup
 
-WINDOW = 64  # newest unaided trajectories, of all questions, that stand for a question that was not asked yet
-PER_QUESTION = 16  # newest of one question that count
-_PRIOR = 2  # trajectories that what is known of all questions counts as
+WINDOW = 64  # newest unaided trajectories of all questions, whose success rate is the estimate for a new question
+PER_QUESTION = 16  # newest unaided trajectories of one question that count
+_PRIOR = 2  # trajectories that the success rate of all questions counts as
 
 
 def unaided_rate(right: int, count: int, overall: float) -> float:
@@ -26,11 +26,11 @@ def unaided_rate(right: int, count: int, overall: float) -> float:
 
     Args:
         right: r, right ones among the question's unaided trajectories.
-        count: n, of these.
-        overall: s̄, the share that is right over all questions.
+        count: n, the question's unaided trajectories.
+        overall: s̄, the share of unaided trajectories of all questions that are right.
 
     Returns:
-        ŝ, a share. Example: none seen, s̄ = 0.25: 0.25; 6 of 6 right then: 0.8125.
+        ŝ, a share. Example for s̄ = 0.25: 0.25 without a trajectory, 0.8125 with 6 of 6 right.
     """
     return (right + _PRIOR * overall) / (count + _PRIOR)
 
@@ -44,11 +44,11 @@ class UnaidedSuccess:
 
     @property
     def overall(self) -> float:
-        """Share of the newest that are right; 0 without any, so that help comes first."""
+        """Share of the newest unaided trajectories that are right; 0 without any, so that training begins with help."""
         return sum(self._newest) / max(len(self._newest), 1)
 
     def share(self, question: Question) -> float:
-        """Return the share of ``retrieval_prob`` that the question's trajectories retrieve with: 1 - ŝ."""
+        """Compute the share of ``retrieval_prob`` that holds for the question's trajectories: 1 - ŝ."""
         seen = self._seen.get(_key(question), ())
         return 1.0 - unaided_rate(sum(seen), len(seen), self.overall)
 
@@ -57,7 +57,7 @@ class UnaidedSuccess:
         whole = [group for group in groups if group.question.is_whole]
         for group in whole:
             alone = [t for t in group.counted if not t.retrievals]
-            # hybrid ones that retrieved nothing were short: they are too many of those that stop early
+            # hybrid trajectories without a retrieval are too often short ones: they count only if there are no others
             outcomes = [t.correct for t in ([t for t in alone if not t.hybrid] or alone)]
             if outcomes:
                 self._newest.extend(outcomes)
@@ -67,11 +67,11 @@ class UnaidedSuccess:
         return found | ({"unaided/retrieval_share": sum(shares) / len(shares)} if shares else {})
 
     def get_state(self) -> dict[str, Any]:
-        """Return what checkpoints keep."""
+        """Return the state for a checkpoint."""
         return {"newest": list(self._newest), "seen": {key: list(seen) for key, seen in list(self._seen.items())}}
 
     def set_state(self, state: dict[str, Any] | None) -> None:
-        """Go on from a checkpoint; None: of a run in which every question retrieves alike."""
+        """Restore the state of a checkpoint; None: in its run all questions retrieved alike."""
         state = state or {"newest": [], "seen": {}}
         self._newest.clear()
         self._newest.extend(state["newest"])

@@ -1,1 +1,1 @@
-"""Held-out questions while training, and models on benchmarks."""
+"""Evaluation on held-out questions during training, and evaluation of models on benchmarks."""

@@ -1,4 +1,4 @@
-"""Held-out evaluation, greedy and without retrieval, on the env runners that exist."""
+"""Evaluation on held-out questions during training: greedy, without retrieval, on env runners that exist anyway."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rapo_rllib.types import TrajectoryGroup
 
 
 def evaluate_on_env_runners(algorithm: Any, eval_env_runner_group: Any) -> tuple[dict[str, Any], int, int]:
-    """Evaluate by RLlib's ``custom_evaluation_function``: ``evaluation_duration`` held-out questions, one trajectory each.
+    """Evaluate on ``evaluation_duration`` held-out questions, one trajectory each: RLlib's ``custom_evaluation_function``.
 
-    Where the questions are of several benchmarks they take turns, so that each has its share of them.
+    If the questions come from several benchmarks, the benchmarks take turns, so that each has its share of the questions.
 
-    Runs on the evaluation env runners if there are any (``evaluation_num_env_runners``), else on those that train; either has
-    confirmed the current weights first.
+    Runs on the evaluation env runners if there are any (``evaluation_num_env_runners``), else on the training env runners.
+    Either way the env runners have confirmed the current weights before they answer.
     """
     config = algorithm.config
     group = eval_env_runner_group if eval_env_runner_group is not None else algorithm.env_runner_group
@@ -44,7 +44,7 @@ def evaluate_on_env_runners(algorithm: Any, eval_env_runner_group: Any) -> tuple
 
 
 def evaluate_with_callbacks(algorithm: Any) -> dict[str, Any]:
-    """Evaluate as RLlib does, without the weight sync that it puts before: the confirmed one of this plugin is enough.
+    """Evaluate as RLlib does, but skip its preceding weight sync: this plugin's own, confirmed weight sync is enough.
 
     Calls ``on_evaluate_start``, the config's ``custom_evaluation_function`` (``evaluate_on_env_runners`` unless a user set
     another), and ``on_evaluate_end``.
@@ -67,9 +67,9 @@ def evaluate_with_callbacks(algorithm: Any) -> dict[str, Any]:
 
 
 def evaluation_metrics(result: SampleResult) -> dict[str, float]:
-    """Return metrics of held-out questions: of all together, and ``<benchmark>/accuracy`` and the like where they name one.
+    """Compute metrics of held-out questions: over all questions, and ``<benchmark>/accuracy`` etc. over each benchmark's.
 
-    ``num_episodes`` is the number of questions; ``accuracy_low`` and ``accuracy_high`` enclose 95 %.
+    ``num_episodes`` is the number of questions; ``accuracy_low`` and ``accuracy_high`` bound a 95 % interval of ``accuracy``.
 
     Raises:
         ValueError: a benchmark has the name of a metric.

@@ -1,4 +1,4 @@
-"""Compute accuracies of attempts at the questions of a benchmark. Pure functions.
+"""Metrics of attempts at the questions of a benchmark, as pure functions.
 
 Shapes: ``Q`` questions, ``N`` attempts at each.
 """
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from rapo_rllib.agents.agent import Attempt
 
 LEVEL, RESAMPLES = 0.95, 10_000
-_BLOCK = 1_000  # resamples drawn at a time: of many questions all of them would not fit
+_BLOCK = 1_000  # resamples drawn at a time: with many questions, all at once would not fit into memory
 
 
 def pass_at_k(num_attempts: int, num_correct: int, k: int) -> float:
-    """Estimate the chance that one of ``k`` is right, unbiased: ``1 - C(n - c, k) / C(n, k)`` (arXiv 2107.03374).
+    """Estimate without bias the chance that one of ``k`` attempts is right, ``1 - C(n - c, k) / C(n, k)`` (arXiv 2107.03374).
 
     Raises:
         ValueError: unless ``1 <= k <= num_attempts`` and ``0 <= num_correct <= num_attempts``.
@@ -40,13 +40,13 @@ def pass_at_k(num_attempts: int, num_correct: int, k: int) -> float:
 def bootstrap_interval(
     values: Sequence[float], level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """Bootstrap the mean, by percentiles.
+    """Compute the bounds of a confidence interval of the mean by the percentile bootstrap.
 
     Args:
         values: one per question, ``[Q]``: attempts at one question depend on each other, questions do not.
-        level: share of the resampled means inside.
-        resamples: how many.
-        seed: of the resampling; the same gives the same.
+        level: share of the resampled means inside the interval.
+        resamples: number of resamples.
+        seed: of the resampling; the same seed gives the same interval.
 
     Raises:
         ValueError: there are no values.
@@ -66,10 +66,10 @@ def bootstrap_interval(
 
 
 def summary(questions: Sequence[Sequence[Attempt]]) -> dict[str, Any]:
-    """Return the numbers of one model on one benchmark; shares lie in [0, 1].
+    """Compute the metrics of one model on one benchmark; shares lie in [0, 1].
 
     Args:
-        questions: the attempts at each question, ``[Q][N]``, as many at each.
+        questions: the attempts at each question, ``[Q][N]``, equally many at each.
 
     Raises:
         ValueError: there are no questions.
@@ -103,15 +103,15 @@ def summary(questions: Sequence[Sequence[Attempt]]) -> dict[str, Any]:
 
 
 def accuracies(questions: Sequence[Sequence[Attempt]]) -> list[float]:
-    """Share of right attempts, by question: ``[Q]``."""
+    """Compute the share of right attempts at each question: ``[Q]``."""
     return [_mean([one.correct for one in attempts]) for attempts in questions]
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
-    """Return the mean of ``second - first`` over the same questions, with its interval.
+    """Compute the mean of ``second - first`` over the same questions, with its confidence interval.
 
     Raises:
-        ValueError: they are not equally many, or none.
+        ValueError: the sequences differ in length, or are empty.
     """
     differences = [b - a for a, b in zip(first, second, strict=True)]
     return {"difference": _mean(differences), "difference_ci": list(bootstrap_interval(differences))}
@@ -122,7 +122,7 @@ def _mean_pass(questions: Sequence[Sequence[Attempt]], k: int) -> float:
 
 
 def _ks(num_samples: int) -> list[int]:
-    """List powers of two, and the number of samples itself."""
+    """List each ``k`` of pass@k: the powers of two up to the number of samples, and that number itself."""
     powers = [2**i for i in range(num_samples.bit_length()) if 2**i <= num_samples]
     return sorted({*powers, num_samples})
 

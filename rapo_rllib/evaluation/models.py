@@ -2,8 +2,8 @@
 
     benchmarks -> questions -> agent (checkpoint, model, endpoint; retrieval only if asked) -> journal -> metrics
 
-The agents are those that also write Step-Trace Buffers (``agents/``), with the same prompt, tags, tools and budgets. One config
-is the source of settings for all models of a comparison (``cli/evaluate/choices.py``), so that nothing else differs.
+The agents are the same that write Step-Trace Buffers (``agents/``), with the same prompt, tags, tools and budgets. All models
+of a comparison take their settings from one config (``cli/evaluate/choices.py``), so that nothing but the model differs.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from rapo_rllib.settings import Settings
 from rapo_rllib.types import Question
 
 ENV = "rapo/questions"
-# of env_config that an evaluation takes over from a run; a scorer is the benchmark's unless it is asked for
+# keys of env_config that an evaluation takes over from a training run; the scorer is the benchmark's unless one is asked for
 ENV_KEYS = ("max_tool_calls", "protocol", "read_answer", "require_boxed", "reward", "tools")
 _NOT_OF_ANSWERS = ("timeout_s", "traces", "max_traces", "growth", "max_grown")
-Config = Any  # a RAPOConfig, which a higher layer has
+Config = Any  # a RAPOConfig, which belongs to a higher layer
 _OF_RETRIEVAL = ("retrieval_level", "retrieval_budget", "retrieval_noise")
 
 
@@ -40,11 +40,11 @@ class AskedBenchmark:
 
     benchmark: Benchmark
     questions: tuple[Question, ...]
-    sum: str = ""  # of all its questions
+    sum: str = ""  # checksum of all questions of the benchmark
 
     @classmethod
     def of(cls, benchmark: Benchmark, path: str | None, max_questions: int | None) -> Self:
-        """Return the first questions. Raises ``ValueError`` if its data is not there, or has no questions."""
+        """Read the first questions of a benchmark. Raises ``ValueError`` if its data is missing, or has no questions."""
         questions = benchmark_questions(benchmark, path)
         if not questions:
             raise ValueError(f"benchmark {benchmark.name!r}: {path or benchmark.hub_id} holds no questions")
@@ -52,30 +52,30 @@ class AskedBenchmark:
 
 
 def for_benchmarks(base: Config) -> Config:
-    """Return a copy of ``base`` with the benchmarks' environment and those keys of ``env_config`` that apply there."""
+    """Copy ``base``, with the benchmarks' environment and only those keys of ``env_config`` that apply to it."""
     config = base.copy(copy_frozen=False)
     own: Mapping[str, Any] = base.env_config if base.env is None or is_tool_env(base.env) else {}
-    # env_config of the job would be merged into
+    # assigned, since ``environment()`` would keep the other keys of the job's env_config
     config.env, config.env_config = ENV, {key: own[key] for key in ENV_KEYS if key in own}
     return config
 
 
 def _evaluation_config(base: Config, tools: Any) -> Config:
-    """Return ``base``, which is :func:`for_benchmarks`, with tools, and without retrieval as training has it."""
+    """Copy a config of :func:`for_benchmarks`, with tools, and without the retrieval and the branching of training."""
     config = base.copy(copy_frozen=False)
-    # questions are handed over: none are loaded
+    # the agent is given its questions: this data set is not loaded
     config.env_config = {"scorer": "auto", **config.env_config, "dataset": "gsm8k", "tools": tools}
     config.num_hybrid, config.branching = 0, None
     return config
 
 
 def _tools(base: Config, benchmark: Benchmark) -> Any:
-    """Return the tools that a benchmark is answered with: those asked for, or the job's, else its own."""
+    """Choose the tools for a benchmark: those that were asked for or the job's, else the benchmark's own."""
     return base.env_config.get("tools", list(benchmark.tools))
 
 
 def model_settings(base: Config, choice: AgentChoice, asked: Iterable[AskedBenchmark]) -> dict[str, Any]:
-    """Return all settings that a model's answers depend on, with their values, as JSON."""
+    """Collect all settings that a model's answers depend on, as values of JSON."""
     config = _evaluation_config(base, [])
     found = answer_settings(config.settings, config.question_source, choice)
     for key in ("dataset", "tools"):
@@ -102,10 +102,10 @@ def evaluate_model(
     Args:
         label: what the model is called in the journal.
         choice: the model, and how it samples.
-        base: the ``RAPOConfig`` whose protocol, budgets, engine and buffer are used, as :func:`for_benchmarks` has it.
-        asked: the questions.
-        journal: entered; keeps the answers.
-        tell: told how far it is.
+        base: a ``RAPOConfig`` from :func:`for_benchmarks`, whose protocol, budgets, engine and buffer are used.
+        asked: the benchmarks with their questions.
+        journal: keeps the answers; its context has been entered.
+        tell: called with the progress.
 
     Raises:
         AgentError: an endpoint refuses every request, or too many attempts fail.
@@ -121,7 +121,7 @@ def evaluate_model(
     progress = Progress(choice.samples * len(known), choice.samples * sum(known))
     for group in groups.values():
         config = _evaluation_config(base, _tools(base, group[0].benchmark))
-        config.question_source.env_maker()().close()  # what is wrong with a tool is told before a model is loaded
+        config.question_source.env_maker()().close()  # a faulty tool is reported before a model is loaded
         if all((label, each.benchmark.name, question.id) in journal for each in group for question in each.questions):
             continue
         with (
@@ -134,10 +134,10 @@ def evaluate_model(
 
 @contextmanager
 def opened_retriever(settings: Settings, prob: float, questions: Iterable[Question]) -> Iterator[Retriever | None]:
-    """Open what answers the histories of an evaluation with retrieval: the job's buffer, read, never written.
+    """Open the retriever of an evaluation, which reads the job's buffer and never writes to it; None if ``prob`` is 0.
 
     Raises:
-        ValueError: there is none, or it holds step traces of the questions.
+        ValueError: there is no buffer, or the buffer holds step traces of the questions.
         RetrievalError: Milvus does not answer.
     """
     if not prob:

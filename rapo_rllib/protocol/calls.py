@@ -1,4 +1,4 @@
-"""Parsed calls of a turn, and our parser of plain JSON; the others are vLLM's: ``rollout/vllm/tool_calls.py``.
+"""Tool calls parsed from a turn, and our parser of plain JSON; the other parsers are vLLM's: ``rollout/vllm/tool_calls.py``.
 
 text of a turn -> ReadCalls: its content, and (name, arguments) of each call
 """
@@ -15,11 +15,11 @@ JSON = "json"
 _FENCE = re.compile(r"\A```(?:json)?\s*(.*?)\s*```\Z", re.DOTALL)
 _BEGINS_AS_JSON = ("{", "[{", "```json")
 _JSON_FORMS, _LIST_FORMS = (JSON, "llama3_json", "llama4_json", "xlam"), ("pythonic", "llama4_pythonic", "olmo3")
-_MARK = re.compile(  # with which a family begins a call, or several
+_MARK = re.compile(  # marks with which model families begin one call, or several
     r"<[^<>\s/]{0,20}(?:tool|function)[_▁]?calls?[^<>\s]{0,20}>|<function=\w|<\|python_tag\|>|\[TOOL_CALLS\]"
 )
 XML = ("qwen3_coder", "qwen3_xml", "step3p5", "seed_oss")
-_OWN: dict[str, tuple[str, ...]] = {  # marks of parsers; of others, all
+_OWN: dict[str, tuple[str, ...]] = {  # marks of parsers; a parser that is not listed has all
     **dict.fromkeys((JSON, "llama3_json", "llama4_json", "pythonic", "llama4_pythonic"), ()),
     **dict.fromkeys(XML, ("<tool_call>", "<function=")),
     **{"hermes": ("<tool_call>",), "mistral": ("[TOOL_CALLS]",), "gemma4": ("<|tool_call>",), "lfm2": ("<|tool_call_start|>",)},
@@ -30,17 +30,17 @@ _OWN: dict[str, tuple[str, ...]] = {  # marks of parsers; of others, all
 class ReadCalls:
     """The calls that a parser found in a turn."""
 
-    content: str  # without the calls
+    content: str  # text of the turn, without the calls
     calls: tuple[tuple[str, str], ...] = ()  # name, and arguments as JSON
-    broken: bool = False  # it begins like a call, and is none; or one of several is none
+    broken: bool = False  # the turn begins like a call but has none, or one of several could not be read
 
 
 CallReader = Callable[[str], ReadCalls]
-MakeReader = Callable[[str, Any, Sequence[dict[str, Any]]], CallReader]  # of a parser's name, tokenizer and schemas
+MakeReader = Callable[[str, Any, Sequence[dict[str, Any]]], CallReader]  # (parser's name, tokenizer, schemas) -> reader
 
 
 def looks_broken(text: str, parser: str) -> bool:
-    """Return whether a turn without a call begins like a call of this or another model family.
+    """Return whether a turn in which no call was found holds the start of one, in the form of ``parser`` or of another family.
 
     >>> looks_broken("<|tool_call_start|>[weather(city=Rome)]<|tool_call_end|>", "json"), looks_broken("{8}", "hermes")
     (True, False)
@@ -52,7 +52,7 @@ def looks_broken(text: str, parser: str) -> bool:
 
 
 def has_unread(text: str, calls: Sequence[tuple[str, str]]) -> bool:
-    """Return whether a turn has more calls than its parser found: many leave out what is no call, without a word.
+    """Return whether a turn has more calls than its parser found: many parsers silently skip a call that they cannot read.
 
     >>> has_unread("<tool_call><function=add>...</tool_call><tool_call>add</tool_call>", [("add", "{}")])
     True
@@ -71,17 +71,17 @@ def has_unread(text: str, calls: Sequence[tuple[str, str]]) -> bool:
 
 
 def first_mark(text: str) -> re.Match[str] | None:
-    """Return the mark with which a turn's calls begin; one at the beginning of a line is preferred."""
+    """Find the mark with which a turn's calls begin; a mark at the beginning of a line is preferred."""
     return re.search(f"^(?:{_MARK.pattern})", text, re.MULTILINE) or _MARK.search(text)
 
 
 def num_marks(mark: str, text: str, calls: Sequence[tuple[str, str]]) -> int:
-    """Count ``mark`` in ``text`` outside of arguments, which may have it escaped."""
+    """Count ``mark`` in ``text`` outside the arguments of ``calls``, in which the mark may be escaped."""
     return text.count(mark) - sum(json.dumps(read_object(one)[0], ensure_ascii=False).count(mark) for _, one in calls)
 
 
 def read_json(text: str) -> ReadCalls:
-    r"""Read a turn that is nothing but JSON: objects with ``name`` and ``arguments`` (or ``parameters``), one or a list.
+    r"""Read a turn that is only JSON: an object with ``name`` and ``arguments`` (or ``parameters``), or a list of such objects.
 
     >>> read_json('{"name": "add", "arguments": {"a": 1}}').calls
     (('add', '{"a": 1}'),)
@@ -99,7 +99,7 @@ def read_json(text: str) -> ReadCalls:
 
 
 def read_object(text: str) -> tuple[dict[str, Any] | None, str]:
-    r"""Return the JSON object in ``text`` (None: there is none), and the fault that makes it no arguments of a call.
+    r"""Read the JSON object in ``text`` (None: there is none), and say why it cannot be a call's arguments (empty: it can).
 
     >>> read_object('{"a": 1}'), read_object("[1]")
     (({'a': 1}, ''), (None, 'must be a JSON object'))
@@ -112,7 +112,7 @@ def read_object(text: str) -> tuple[dict[str, Any] | None, str]:
         return None, "must be a JSON object"
     try:
         json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # an escape such as \ud800, which no tokenizer of keys and no tool takes
+    except UnicodeEncodeError:  # an escape such as \ud800, which neither an embedder's tokenizer nor a tool takes
         return {}, "hold half a character, which is no Unicode"
     return found, ""
 
@@ -129,7 +129,7 @@ def _call(item: Any) -> tuple[str, str] | None:
 
 
 def expected_form(names: Sequence[str], parser: str, sample: str) -> str:
-    """Describe the form of a call to a policy that wrote none; ``sample`` is one as the template writes it, if it does."""
+    """Describe the form of a call to a policy whose call could not be read; ``sample``: a call by the template, or empty."""
     tools = ", ".join(names) or "none"
     if parser == JSON or '"name"' in sample:
         return f'a call is JSON with "name" (one of {tools}) and "arguments" (an object)'

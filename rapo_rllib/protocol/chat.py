@@ -1,6 +1,6 @@
 """The tags format: question to prompt tokens; observations and step traces to tokens that are appended. algorithm.md section 2.
 
-Everything is encoded once, alone, and appended: what the policy generated is never decoded and encoded again.
+Every piece is encoded once, by itself, and appended: what the policy generated is never decoded and encoded again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SYSTEM_PROMPT = (
 
 
 def default_system_prompt(settings: ProtocolSettings, tool_tags: Sequence[str], schemas: Sequence[Schema] = ()) -> str:
-    """Return the system prompt that explains the protocol for one tool set; ``schemas`` of tools that take more than a text."""
+    """Build the system prompt that explains the protocol and the tools; ``schemas``: of tools that take more than a text."""
     known = {schema["function"]["name"]: schema for schema in schemas}
     lines = [_TOOL_LINES.get(tag) or _tool_line(tag, known.get(tag)) for tag in tool_tags]
     return _SYSTEM_PROMPT.format(
@@ -66,7 +66,7 @@ def said_before(
 
 
 def without_spill(text: str, spill: str) -> str:
-    r"""Return what is left to append of ``text`` when the policy's last token has already written ``spill``.
+    r"""Cut from the start of ``text`` the ``spill``, which the policy's last token has already written.
 
     A closing tag can end inside a token: ``</python><`` already holds the ``<`` of ``<result>``, and ``</python>\n`` the
     newline before it. The token stays as it was sampled, so the characters are left out of what follows.
@@ -83,13 +83,13 @@ def without_spill(text: str, spill: str) -> str:
 
 
 class ChatProtocol:
-    """Builds prompts and appended pieces for one tokenizer.
+    """Builder of prompts and appended pieces for one tokenizer, in the tags format.
 
     Args:
         tokenizer: a Hugging Face tokenizer; without a chat template a plain ``Question: ... / Answer:`` form is used.
         settings: tags, system prompt and worked examples.
         tool_tags: tags of the tools that the environment offers, for the system prompt.
-        schemas: of those tools that have one, for the same.
+        schemas: of the tools that have one, for the system prompt.
     """
 
     opening = Piece((), "")  # the policy goes on in the turn that it began
@@ -103,14 +103,14 @@ class ChatProtocol:
         self.system_prompt = settings.system_prompt
         if self.system_prompt is None:
             self.system_prompt = default_system_prompt(settings, tool_tags, schemas)
-        self.end_ids = end_ids(tokenizer)  # that end the policy's turn, the usual one first
+        self.end_ids = end_ids(tokenizer)  # tokens that end the policy's turn, the usual one first
 
     def messages(self, question: str, given: Question | None = None) -> list[dict[str, Any]]:
         """List the turns before the policy's: system prompt, worked examples, turns that a row gives, the question."""
         return said_before(question, given, self.system_prompt, self.settings)
 
     def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
-        """Return tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
+        """Encode the whole prompt, up to where the policy starts to write. ``[P]``."""
         messages = self.messages(question, given)
         if not getattr(self.tokenizer, "chat_template", None):
             return list(self.tokenizer.encode(_plain_prompt(messages)))
@@ -118,20 +118,20 @@ class ChatProtocol:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def encode(self, text: str) -> list[int]:
-        """Return tokens of one piece that is appended, encoded alone.
+        """Encode one appended piece, by itself.
 
-        What a tool or a step trace says is text: a ``<|im_end|>`` in it becomes the tokens of its characters, not the special
-        token, which would end the turn.
+        The output of a tool and a step trace are plain text: a ``<|im_end|>`` in them becomes the tokens of its characters, not
+        the special token, which would end the turn.
         """
         return list(self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)) if text else []
 
     def retrieved_text(self, trace: str) -> str:
-        """Return a step trace as it is shown to the policy: one sentence, then the trace in its own tag."""
+        """Render a step trace as the policy sees it: one sentence, then the trace in its own tag."""
         tag = self.settings.retrieve_tag
         return f"{self.settings.retrieval_sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n"
 
     def stops(self, closing: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-        """Return all closing tags; after the answer's the policy is asked for the end of its turn."""
+        """Return all closing tags, and the answer's, after which the policy is asked for the end of its turn."""
         return closing, self._closing_tag
 
     @property
@@ -139,20 +139,20 @@ class ChatProtocol:
         return f"</{self.settings.answer_tag}>"
 
     def read(self, token_ids: Sequence[int], text: str, spill: str, finish: str) -> Turn:
-        """Return the text as it is: the environment finds its tags."""
+        """Make a turn of the text as it is: the environment finds the tags in it."""
         return Turn.of(text, spill=spill, answer=text if self._closing_tag in text else None)
 
     def written(self, step: str) -> Piece:
-        """Return the text as it is."""
+        """Encode the text of a step as it is."""
         return Piece(self.encode(step), step)
 
     def observation(self, observation: str, turn: Turn) -> Piece:
-        """Return the tokens of a result in its tags, without the part that the policy's last token has already written."""
+        """Encode a result in its tags, without the part that the policy's last token has already written."""
         text = without_spill(render_observation(observation, self.settings), turn.spill)
         return Piece(self.encode(text), text)
 
     def retrieved(self, trace: str) -> Piece:
-        """Return a step trace in its tags."""
+        """Encode a step trace in its tags."""
         text = self.retrieved_text(trace)
         return Piece(self.encode(text), text)
 
@@ -167,7 +167,7 @@ def end_ids(tokenizer: Any) -> list[int]:
 
 
 def template_end_ids(tokenizer: Any) -> list[int]:
-    """Return the special token that ends a turn in the chat template."""
+    """Find the special token that ends a turn in the chat template; empty: there is none."""
     if not getattr(tokenizer, "chat_template", None):
         return []
     turns = [{"role": "user", "content": "question"}, {"role": "assistant", "content": _MARK}]

@@ -1,9 +1,9 @@
-r"""Make what another agent wrote a trajectory to train on: tokens of its steps, observations apart. algorithm.md section 11.
+r"""Conversion of another agent's steps to a trajectory to train on, observations apart. algorithm.md section 11.
 
 ExpertTrajectory (texts of steps) --split_observation--> what it wrote, what a tool answered --tokens--> Trajectory
 
-Pieces are those of a rollout: each encoded alone, what was written as the policy writes it (its protocol knows how), then the
-observation; the last step ends where the policy's would: with the token that ends a turn, so that this is learned too.
+A step gives the pieces that a rollout has, each encoded by itself: the agent's text in the policy's format, then
+the observation. The last step ends as the policy's would, with the token that ends a turn, so that the policy learns it, too.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rapo_rllib.protocol.turns import Observation, Turn
 from rapo_rllib.settings import ProtocolSettings
 from rapo_rllib.types import EXPERT, ExpertTrajectory, RetrievedTrace, StepTrace, Trajectory, TrajectoryGroup
 
-NOTHING_PRINTED = "(no output)"  # what the Python tool says then
+NOTHING_PRINTED = "(no output)"  # answer of the Python tool to code that prints nothing
 
 
 def split_observation(step: str, settings: ProtocolSettings) -> tuple[str, str]:
-    r"""Cut a step behind its tool call, where the rendered result begins.
+    r"""Split a step behind its tool call, where the rendered result begins.
 
     >>> split_observation("<python>3 + 5</python>\n<result>\n8\n</result>\n", ProtocolSettings())
     ('<python>3 + 5</python>', '\n<result>\n8\n</result>\n')
@@ -33,10 +33,10 @@ def split_observation(step: str, settings: ProtocolSettings) -> tuple[str, str]:
         settings: the protocol's tags.
 
     Returns:
-        What the agent wrote and what the tool answered; the latter empty for a step without a result.
+        The agent's text, and the tool's answer; the answer is empty for a step without a result.
     """
     tag = re.escape(settings.result_tag)
-    # the first one behind a closing tag: whatever a tool printed, results quoted in it included, is never taken for written
+    # the first result behind a closing tag: nothing that a tool printed, e.g. a quoted result, is taken for the agent's text
     found = re.search(rf"(?<=>)\s*<{tag}>.*</{tag}>\s*\Z", step, flags=re.DOTALL)
     return (step, "") if found is None else (step[: found.start()], step[found.start() :])
 
@@ -44,16 +44,16 @@ def split_observation(step: str, settings: ProtocolSettings) -> tuple[str, str]:
 def expert_tokens(
     expert: ExpertTrajectory, prompt_ids: Sequence[int], chat: RolloutProtocol, policy_version: int = 0
 ) -> Trajectory:
-    """Return a trajectory of origin ``expert``: its tokens are trained, its observations are not.
+    """Build a trajectory of origin ``expert``: the agent's tokens are trained, observations are not.
 
     Args:
         expert: texts of its steps, and its reward.
         prompt_ids: ``[P]`` of the group that it joins.
-        chat: writes what the policy would have written.
+        chat: writes the steps as the policy would have written them.
         policy_version: of the group.
 
     Raises:
-        RequestError: a step has no form of the policy's own.
+        RequestError: a step cannot be written in the policy's format.
     """
     result = opened(expert, prompt_ids, policy_version)
     writer = ExpertWriter(result, chat)
@@ -63,7 +63,7 @@ def expert_tokens(
 
 
 def opened(expert: ExpertTrajectory, prompt_ids: Sequence[int], policy_version: int = 0) -> Trajectory:
-    """Return a trajectory of origin ``expert`` without tokens."""
+    """Begin a trajectory of origin ``expert``, without tokens yet."""
     return Trajectory(
         expert.question.id,
         list(prompt_ids),
@@ -77,14 +77,14 @@ def opened(expert: ExpertTrajectory, prompt_ids: Sequence[int], policy_version: 
 
 
 def expert_step(group: TrajectoryGroup, chat: RolloutProtocol) -> Trajectory:
-    """Return the expert's step for a group of single steps, behind the same given ones; it is right.
+    """Build the expert's trajectory for a group of single steps: the group's given steps, then the expert's, with reward 1.
 
     Args:
-        group: of a question with ``expected``, with at least one member that began.
-        chat: writes what the policy would have written.
+        group: of a question with ``expected``; at least one member began.
+        chat: writes the step as the policy would have written it.
 
     Raises:
-        RequestError: the step has no form of the policy's own.
+        RequestError: the step cannot be written in the policy's format.
     """
     member, question = group.counted[0], group.question
     done = ExpertTrajectory(question, (question.expected,), 1.0, EXPERT)
@@ -98,18 +98,18 @@ def expert_step(group: TrajectoryGroup, chat: RolloutProtocol) -> Trajectory:
 
 @dataclass
 class ExpertWriter:
-    """Appends steps of another agent to a trajectory, as a rollout of a policy that writes them is recorded."""
+    """Writer of another agent's steps to a trajectory, in the form in which a rollout records the policy's steps."""
 
     result: Trajectory
     chat: RolloutProtocol
-    turn_open: bool = True  # the writer's next turn has begun
-    unanswered: Turn | None = None  # the last one, where it ended and nothing was said to it
+    turn_open: bool = True  # the agent's next turn has begun
+    unanswered: Turn | None = None  # the last turn, if it ended and got no answer
 
     def write(self, text: str, is_last: bool) -> None:
-        """Append one step and its result; behind an answer that ends the trajectory, the token that ends a turn.
+        """Append one step and its result; after an answer that ends the trajectory, append the token that ends a turn.
 
         Raises:
-            RequestError: the step has no form of the policy's own.
+            RequestError: the step cannot be written in the policy's format, or is not the last one and calls nothing.
         """
         chat, result = self.chat, self.result
         written, observed = split_observation(text, chat.settings)
@@ -138,7 +138,7 @@ class ExpertWriter:
         self.result.text += piece.text
 
     def open_turn(self) -> None:
-        """Append what stands before the next turn, if it is not there yet."""
+        """Open the agent's next turn, unless it is open: append an empty answer if one is missing, then the turn's opening."""
         if not self.turn_open:
             if self.unanswered is not None:
                 self._answer("", self.unanswered)
@@ -154,15 +154,15 @@ class ExpertWriter:
 
 
 def _up_to_the_answer(text: str, settings: ProtocolSettings) -> str:
-    """Cut what stands behind the answer, a last newline say: there the policy is asked for the end of its turn."""
+    """Cut the text behind the answer, e.g. a last newline: there the policy is asked for the end of its turn."""
     head, closing, _ = text.partition(f"</{settings.answer_tag}>")
     return head + closing
 
 
 def does_the_same(written: str, observation: str, step: str, settings: ProtocolSettings, tools: Sequence[str]) -> bool:
-    r"""Return whether a step does what ``step`` does: the reward of single steps (algorithm.md section 14).
+    r"""Return whether two steps, ``written`` and ``step``, do the same: the reward of single steps (algorithm.md section 14).
 
-    To write what the expert wrote is asking too much, and to reach the answer too little (arXiv 2603.21383, 2510.25992). Two
+    To demand the expert's exact text is too strict, to demand only the answer too weak (arXiv 2603.21383, 2510.25992). Two
     steps do the same if they make the same call, if the same tool answers both alike, or if they give the same answer.
 
     >>> step = "<python>3 + 5</python>\n<result>\n8\n</result>\n"
@@ -170,14 +170,14 @@ def does_the_same(written: str, observation: str, step: str, settings: ProtocolS
     True
 
     Args:
-        written: the one, in the text protocol, without what a tool answered.
-        observation: what a tool answered to it; empty: nothing that tells what was done.
-        step: the other, with what a tool answered.
+        written: the policy's step in the text protocol, without the tool's answer.
+        observation: the tool's answer to ``written``; empty: the answers of tools are not compared.
+        step: the expert's step in the text protocol, with the tool's answer.
         settings: the protocol's tags.
         tools: tags of the tools.
 
     Returns:
-        False where only one of them calls, or answers. Where neither does, whether their texts are the same.
+        False if only one step calls a tool, or only one gives an answer. If neither step does, whether the texts are the same.
     """
     other, answered = split_observation(step, settings)
     ours, theirs = parse_step(written, settings, tools), parse_step(other, settings, tools)
@@ -194,5 +194,5 @@ def does_the_same(written: str, observation: str, step: str, settings: ProtocolS
 
 
 def _plain(text: str) -> str:
-    """Return the text without white space, which decides nothing in a call: ``3+5`` and ``3 + 5`` are the same."""
+    """Strip all white space, which does not matter in a comparison: ``3+5`` and ``3 + 5`` are the same."""
     return "".join(text.split())

@@ -15,16 +15,16 @@ RolloutProtocol = ChatProtocol | NativeProtocol  # all that a rollout knows of a
 def make_protocol(
     tokenizer: Any, settings: ProtocolSettings, env: Any, make_reader: MakeReader | None = None
 ) -> RolloutProtocol:
-    """Return the protocol by which a rollout writes and reads.
+    """Make the protocol with which a rollout writes prompts and reads turns.
 
     Args:
         tokenizer: of the model.
         settings: of the job.
         env: one environment; its ``tool_tags`` and ``tool_schemas`` are what the prompt shows.
-        make_reader: makes what reads calls, of parser, tokenizer and schemas; None: calls are plain JSON.
+        make_reader: makes a reader of calls from parser, tokenizer and schemas; None: calls are plain JSON.
 
     Raises:
-        ValueError: the model or the environment cannot do the format.
+        ValueError: the model or the environment does not support the format.
     """
     check_env(env.unwrapped, settings)
     tags, schemas = tuple(getattr(env.unwrapped, "tool_tags", ())), getattr(env.unwrapped, "tool_schemas", None)
@@ -40,7 +40,7 @@ def make_protocol(
 
 
 def check_env(env: Any, settings: ProtocolSettings) -> None:
-    """Raise ``ValueError`` where an environment's format or tags and those of the protocol do not go together."""
+    """Refuse with ``ValueError`` an environment whose format or tool tags conflict with the protocol's."""
     told = getattr(getattr(env, "options", None), "protocol", None)
     if isinstance(told, ProtocolSettings) and told.format != settings.format:
         raise ValueError(

@@ -2,7 +2,7 @@ r"""The model's own form of tool calls: its chat template, calls as its family w
 
     prompt | turn of the policy <end> | tool turns [ | a retrieved step as a turn ] | opening | turn of the policy <end> | ...
 
-Tokens in, tokens out: what was generated stays as it is; what is appended is the template's text behind a dummy turn.
+Tokens in, tokens out: generated tokens stay as they are; an appended turn is what the template writes behind a dummy turn.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _SYSTEM_PROMPT = "Solve the question step by step. Call tools where they help. G
 
 
 class NativeProtocol:
-    """Builds prompts and appended turns for one tokenizer, and reads turns of the policy.
+    """Builder of prompts and appended turns for one tokenizer in the native format, and reader of the policy's turns.
 
     Args:
         tokenizer: a Hugging Face tokenizer whose chat template takes ``tools``.
         settings: prompts and options.
         schemas: of the environment's tools.
-        make_reader: makes what reads calls, of parser, tokenizer and schemas; None: calls are plain JSON.
-        game: a turn without a call is a move, and no answer.
+        make_reader: makes a reader of calls from parser, tokenizer and schemas; None: calls are plain JSON.
+        game: a turn without a call is a move, not an answer.
 
     Raises:
-        ValueError: the template or the tokenizer cannot do it; names what is missing.
+        ValueError: the template or the tokenizer does not support the format; the message names what is missing.
     """
 
     shows_in_turn = False
@@ -69,10 +69,10 @@ class NativeProtocol:
         opening = self._template.opening()
         self._begun = opening[opening.rfind(self._thoughts.opening) :] if self._thoughts.left_open(opening) else ""  # a thought
         self.opening, self._opened_by_user = self._openings(opening)
-        self.prompt_ids("question")  # a template that refuses says so before anything heavy starts
+        self.prompt_ids("question")  # a template that refuses it raises here, before anything heavy starts
 
     def _openings(self, opening: str) -> tuple[Piece, str]:
-        """Return the text before the policy's turns, and that after a user's turn: some templates open none after a result."""
+        """Return what opens every turn of the policy, and what opens only those behind a user's turn, if they differ."""
         if not self._schemas or self._template.opening_behind(self._result()):
             return Piece(self._guard.encode(opening, self._end), opening), ""
         return Piece((), ""), opening
@@ -82,7 +82,7 @@ class NativeProtocol:
 
     def _reader(self, make_reader: MakeReader | None, schemas: Sequence[Schema]) -> CallReader:
         asked = self.settings.tool_parser
-        self.parser = JSON if asked == "auto" or make_reader is None else asked  # named, it is tried before an agent has tools
+        self.parser = JSON if asked == "auto" or make_reader is None else asked  # a named one is tried before there are tools
         if self._game and not schemas:
             return ReadCalls
         if make_reader is None:
@@ -92,7 +92,7 @@ class NativeProtocol:
         return reader_of(self.parser, self.tokenizer, schemas, make_reader)
 
     def _sample(self) -> str:
-        """Return a call as the template writes it; empty: it writes none."""
+        """Render a call as the template writes it; empty: the template writes none."""
         try:
             return self._template.sample_turn()[1].rpartition(self._thoughts.closing)[2].strip()
         except ValueError:
@@ -111,8 +111,8 @@ class NativeProtocol:
         return text
 
     def served_otherwise(self) -> str:
-        """Warn where the template, which servers render by, leaves out thoughts that trained prompts keep; else empty."""
-        by_user = not self._schemas  # a user's turn follows one of the policy's in games alone
+        """Return a warning if the chat template, which servers use, drops thoughts that training prompts keep; else empty."""
+        by_user = not self._schemas  # only in games does a user's turn follow the policy's
         if (by_user and not self._game) or self._keeps(by_user) is not False:
             return ""
         return (
@@ -122,7 +122,7 @@ class NativeProtocol:
         )
 
     def _keeps(self, behind_user: bool) -> bool | None:
-        """Return whether it keeps thoughts of a turn that others follow; None: it has none, or takes no such turns."""
+        """Return whether the template keeps thoughts of earlier turns; None: it has no thoughts, or refuses such turns."""
         if self._thoughts.closing not in str(self.tokenizer.chat_template):
             return None
         try:
@@ -132,15 +132,15 @@ class NativeProtocol:
 
     @cached_property
     def drops_thoughts(self) -> bool:
-        """Whether the template leaves out thoughts of a turn once others follow it."""
+        """Whether the template drops the thoughts of a turn once other turns follow."""
         return self._keeps(True) is False or (bool(self._schemas) and self._keeps(False) is False)
 
     @cached_property
     def _writes_thoughts(self) -> bool:
-        return bool(self._keeps(behind_user=False))  # here, if anywhere
+        return bool(self._keeps(behind_user=False))  # behind a tool's turn, if anywhere
 
     def prompt_ids(self, question: str, given: Question | None = None) -> list[int]:
-        """Return tokens of the whole prompt, up to where the policy starts to write. ``[P]``."""
+        """Encode the whole prompt, up to where the policy starts to write. ``[P]``."""
         tools, own = (None, ()) if given is None else (given.tools, given.schemas)
         for schema in own:
             self._check_own(schema["function"])
@@ -148,7 +148,7 @@ class NativeProtocol:
         return self._guard.encode(self._template.render(self._guard.safe_schema(messages), tools, opening=True, own=shown))
 
     def _check_own(self, function: Mapping[str, Any]) -> None:
-        """Refuse a row's schema that takes other arguments than the job's tool: it is shown, and the tool is called."""
+        """Refuse a row's schema whose parameters differ from the job's tool: the schema is shown, but the tool is called."""
         job = self._schemas.get(function["name"], {"function": function})["function"]
         taken, shown = (list(one["parameters"].get("properties") or {}) for one in (job, function))
         if sorted(taken) != sorted(shown):
@@ -158,10 +158,10 @@ class NativeProtocol:
             )
 
     def conversation(self, messages: Sequence[Message]) -> Piece:
-        """Return a conversation as the template writes it, up to where the policy starts to write.
+        """Render a conversation as the template writes it, up to where the policy starts to write.
 
         Args:
-            messages: turns; those of the policy may have ``thoughts``, as it wrote them.
+            messages: turns; a turn of the policy may have ``thoughts``, as the policy wrote them.
         """
         rendered = self._template.render([self._with_thoughts(**message) for message in messages], opening=True)
         return Piece(self._guard.encode(rendered), self._guard.plain(rendered))
@@ -176,17 +176,17 @@ class NativeProtocol:
         return {**safe, **self._parts((thoughts if self._writes_thoughts else "") + message["content"])}
 
     def turns(self, messages: Sequence[Message], ended: bool) -> Piece:
-        """Return others' turns behind the policy's turn, preceded by its end unless it ``ended``."""
+        """Render the turns that follow the policy's turn, after the end of the policy's turn unless that has ``ended``."""
         piece = self._behind_turn(self._guard.safe_schema(messages))
         called = bool(messages) and messages[0]["role"] == "tool"
         return piece if ended else self._behind(self._template.call_end if called else self._end, piece)
 
     def stops(self, closing: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-        """Return no strings: a turn ends with its token."""
+        """Return no stop strings: a turn ends with its end token."""
         return (), None
 
     def read(self, token_ids: Sequence[int], text: str, spill: str, finish: str) -> Turn:
-        """Read one turn from its tokens; special ones are text here, for families that mark calls by them."""
+        """Read one turn from its tokens; special tokens are kept as text, since some model families mark calls with them."""
         ended = bool(token_ids) and token_ids[-1] in self.end_ids
         written = self._text(token_ids[:-1] if ended else token_ids)
         behind = self._text(token_ids[-1:]) if ended else ""
@@ -195,14 +195,14 @@ class NativeProtocol:
             return Turn.of(written, content=written, thoughts=thoughts, record=written, spill=behind, native=True)
         found = self._read_calls(said)
         calls = tuple(_read_call(name, arguments, index) for index, (name, arguments) in enumerate(found.calls))
-        if found.broken:  # behind those that were read: what is left of the turn
+        if found.broken:  # one more call, with the problem, behind those that were read
             problem = f"the tool call could not be read: {expected_form(self.tools, self.parser, self._sample())}"
             calls = (*calls, Call("", {}, _call_id(len(calls)), problem))
         content = found.content.strip()
         answer = content if content and not calls and not self._game else None
         tagged = self._thoughts.tagged(self._begun.rstrip() + thoughts, self.settings.think_tag)
         record = self._record(tagged, found.content, calls, answer)
-        thoughts += said.removesuffix(said.lstrip()) if thoughts else ""  # blanks, as some templates write them
+        thoughts += said.removesuffix(said.lstrip()) if thoughts else ""  # blanks behind them, as some templates write
         read = {"calls": calls, "content": content, "thoughts": thoughts, "answer": answer}
         return Turn.of(written, **read, record=record, spill=behind, native=True)
 
@@ -217,10 +217,10 @@ class NativeProtocol:
         return thoughts + (said.rstrip() + "\n" if said.strip() and written else said.strip()) + written
 
     def written(self, step: str) -> Piece:
-        """Write a turn of the model's own: a call as its template has it, an answer without tags, without tools the text.
+        """Write a step as the model's own turn: a call in the template's form, an answer without tags; without tools, the text.
 
         Raises:
-            RequestError: it neither answers nor calls one tool, or the template writes it in a form that is read otherwise.
+            RequestError: the step neither answers nor calls one tool, or its written form is not read back as the same.
         """
         parsed = parse_step(step, self.settings, list(self._schemas))
         tool = parsed.tool_tag
@@ -254,7 +254,7 @@ class NativeProtocol:
         return {"content": self._guard.safe(said.strip()), **apart}
 
     def _safe_but_thoughts(self, text: str) -> str:
-        """Return safe text in which the tags around thoughts are the template's own."""
+        """Make a text safe, all but the tags around thoughts, which are the template's own."""
         tag = self.settings.think_tag
         return "".join(
             part if part in (f"<{tag}>", f"</{tag}>") else self._guard.safe(part)
@@ -262,16 +262,16 @@ class NativeProtocol:
         )
 
     def _arguments(self, tool: str, text: str) -> dict[str, Any]:
-        """Return the arguments of a call in tags, as :func:`in_tags` writes them."""
+        """Read the arguments of a call in tags that :func:`in_tags` has written."""
         name, read = text_argument(self._schemas[tool]), read_object(text)[0]
         return {name or "": text} if read is None else read
 
     def observation(self, observation: str, turn: Turn) -> Piece:
-        """Return a tool turn per call; a user turn where the policy called nothing and the environment has something to say."""
+        """Render an observation as one tool turn per call, or as a user turn if the policy called nothing."""
         parts = observation.parts if isinstance(observation, Observation) else (str(observation),)
         if not turn.calls:
             return self._behind_turn([{"role": "user", "content": self._guard.safe(str(observation))}])
-        if len(parts) != len(turn.calls):  # of an environment that answers all calls at once
+        if len(parts) != len(turn.calls):  # the environment answers all calls at once
             parts = (str(observation), *[""] * (len(turn.calls) - 1))
         piece = self._behind_turn(
             [
@@ -281,10 +281,10 @@ class NativeProtocol:
         )
         end = self._template.call_end
         ended = end == self._end or turn.spill in ("", end)
-        return piece if ended else self._behind(end, piece)  # it has ended its turn as one without calls
+        return piece if ended else self._behind(end, piece)  # the policy ended its turn like one without calls
 
     def retrieved(self, trace: str) -> Piece:
-        """Return a step trace behind one sentence, as a user turn of its own."""
+        """Render one sentence and a step trace as a user turn of their own."""
         text = self._guard.safe(f"{self.settings.retrieval_sentence}\n{trace.strip()}")
         shown: Message = {"role": "user", "content": text}
         before = self._template.behind_turn([self._result()])
@@ -303,7 +303,7 @@ class NativeProtocol:
 
 
 def _call_id(index: int) -> str:
-    """Return nine letters or digits: Mistral's template takes no other."""
+    """Make an id of nine digits: Mistral's template takes only nine letters or digits."""
     return f"{index + 1:09d}"
 
 

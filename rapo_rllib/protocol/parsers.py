@@ -1,4 +1,4 @@
-"""Choice of the parser of a model's calls: the named one, or the first that reads back a call of the chat template.
+"""Choice of the parser for a model's calls: the named one, or the first that reads back a call that the chat template writes.
 
 ChatTemplate.sample_turn -> a call as the template writes it -> parsers in turn -> the one that finds that very call
 """
@@ -13,7 +13,7 @@ from rapo_rllib.protocol.template import SAMPLE, SAMPLE_SCHEMA, ChatTemplate, Th
 
 logger = logging.getLogger(__name__)
 
-# vLLM's, as `auto` tries them: the most used first, and of two that read one form the one that is made for it; then ours
+# vLLM's parsers as `auto` tries them: the most used first, and of two that read the same form the one made for it; then ours
 ORDER = (
     *("hermes", "qwen3_coder", "llama3_json", "mistral", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4"),
     *("gemma4", "llama4_pythonic", "pythonic", "lfm2", "xlam", "kimi_k2", "minimax_m2", "seed_oss", "step3p5"),
@@ -23,7 +23,7 @@ ORDER = (
 
 
 def choose_parser(asked: str, tokenizer: Any, template: ChatTemplate, thoughts: Thoughts, make_reader: MakeReader) -> str:
-    """Return the parser's name, ``auto`` resolved by a call that ``template`` writes.
+    """Choose a parser by name: ``asked``, or for ``auto`` the first that reads back a call that ``template`` writes.
 
     Raises:
         ValueError: there is no such parser; or, for ``auto``, none reads the call back, or the template writes none.
@@ -61,12 +61,12 @@ def choose_parser(asked: str, tokenizer: Any, template: ChatTemplate, thoughts: 
 
 
 def reader_of(parser: str, tokenizer: Any, schemas: Any, make_reader: MakeReader) -> CallReader:
-    """Return the reader of calls of a parser, vLLM's or ours. Raises ``ValueError`` as ``make_reader`` does."""
+    """Make the reader of calls for a parser, vLLM's or ours. Raises ``ValueError`` if ``make_reader`` does."""
     return read_json if parser == JSON else make_reader(parser, tokenizer, schemas)
 
 
 def _reads_back(said: str, read: CallReader) -> bool:
-    """Return whether the sample, and nothing else, is read."""
+    """Return whether ``read`` finds the sample call and nothing else."""
     found = read(said)
     if len(found.calls) != 1 or found.content.strip():
         return False

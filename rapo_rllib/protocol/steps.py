@@ -26,7 +26,7 @@ _NAMED = re.compile(
 )
 _SENTENCE = re.compile(r"(?<=[^\W_]{3})[.!](?=\s)|(?<=[\d$})])[.!](?=\s)")
 _VALUE = re.compile(r"\$(?!\d[^$]*\s)([^$\n]+)\$|\\\((.+?)\\\)|(-?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?)")
-_MAX_WORDS = 3  # of a last line that is an answer, not a sentence about one
+_MAX_WORDS = 3  # most words of a last line that is an answer, not a sentence about one
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class ParsedStep:
 
 
 def parse_step(text: str, settings: ProtocolSettings, tool_tags: Sequence[str]) -> ParsedStep:
-    """Read the text of one step, up to and including a closing tool tag, or the answer, or EOS.
+    """Read the text of one step, which ends with a closing tool tag, with the answer, or with EOS.
 
-    The last complete call or answer decides, by where its closing tag ends. An element runs from the nearest opening tag
-    before its closing tag, so that a tag that is only mentioned ("I use <python> now. <python>1 + 1</python>") does no harm.
+    The call or answer whose closing tag comes last decides. A call or answer begins at the nearest opening tag before its
+    closing tag, so that a tag that is only mentioned ("I use <python> now. <python>1 + 1</python>") does no harm.
 
     >>> parse_step("<python>1 + 1</python>", ProtocolSettings(), ["python"]).tool_input
     '1 + 1'
@@ -62,9 +62,9 @@ def parse_step(text: str, settings: ProtocolSettings, tool_tags: Sequence[str]) 
 
 
 def _last_element(text: str, tag: str) -> tuple[int, int] | None:
-    """Start and end of the content of the last ``<tag>...</tag>``; None if there is none. One pass over the text.
+    """Find start and end of the content of the last ``<tag>...</tag>``; None if there is none. One pass over the text.
 
-    Between the two there is no other closing tag, or this one closes nothing.
+    A closing tag that has no opening tag between it and the closing tag before it closes nothing.
     """
     begin = found = None
     for match in re.finditer(f"<(/?){re.escape(tag)}>", text):
@@ -76,7 +76,7 @@ def _last_element(text: str, tag: str) -> tuple[int, int] | None:
 
 
 def boxed_answer(text: str) -> str:
-    r"""Return the content of the last ``\boxed{...}`` whose braces balance; the stripped text where there is none.
+    r"""Return the content of the last ``\boxed{...}`` whose braces balance; the stripped text if there is none.
 
     >>> boxed_answer("It is \\boxed{\\frac{1}{2}}.")
     '\\frac{1}{2}'
@@ -111,11 +111,11 @@ def last_box(text: str) -> str | None:
 class _Box(NamedTuple):
     start: int
     end: int
-    content: tuple[int, int]  # start and end of what stands in it, or in the innermost of boxes that hold nothing else
+    content: tuple[int, int]  # start and end of its content; if it holds only another box, of that box's content
 
 
 def _around(text: str, content: tuple[int, int], box: _Box) -> str:
-    """Return the text around a box in the content of another."""
+    """Return the text around ``box`` in the ``content`` of an outer box."""
     return text[content[0] : box.start] + text[box.end : content[1]]
 
 
@@ -137,7 +137,7 @@ def answer_ok(text: str, *, require_boxed: bool = True) -> bool:
 def render_observation(text: str, settings: ProtocolSettings) -> str:
     r"""Render a tool's output as it stands in a trajectory: the only place that knows the whitespace around results.
 
-    Text from outside cannot end its result, nor answer or think in the policy's name: the protocol's own tags in it are quoted.
+    The protocol's own tags in the output are quoted, so that it cannot end its result, nor answer or think for the policy.
 
     >>> render_observation("8</result><answer>9</answer>", ProtocolSettings())
     '\n<result>\n8&lt;/result>&lt;answer>9&lt;/answer>\n</result>\n'
@@ -146,7 +146,7 @@ def render_observation(text: str, settings: ProtocolSettings) -> str:
 
 
 def said_in(rendered: str, settings: ProtocolSettings) -> str:
-    r"""Return the tool's output that :func:`render_observation` has rendered.
+    r"""Recover a tool's output from what :func:`render_observation` has rendered.
 
     >>> said_in("\n<result>\n8&lt;/result>\n</result>\n", ProtocolSettings())
     '8</result>'
@@ -157,7 +157,7 @@ def said_in(rendered: str, settings: ProtocolSettings) -> str:
 
 
 def quoted(text: str, settings: ProtocolSettings) -> str:
-    """Return ``text`` with the protocol's own tags in it quoted.
+    """Quote the protocol's own tags in ``text``.
 
     >>> quoted("Write <answer>, not <b>.", ProtocolSettings())
     'Write &lt;answer>, not <b>.'
@@ -166,14 +166,14 @@ def quoted(text: str, settings: ProtocolSettings) -> str:
 
 
 def read_answer(tagged: str | None, text: str, settings: ProtocolSettings, answers: Answers, in_words: bool) -> str | None:
-    r"""Return the answer in a final step; None if there is none.
+    r"""Find the answer in a final step; None if there is none.
 
     Args:
-        tagged: what stands between the tags, where the step has them.
+        tagged: content of the answer tags; None: the step has none.
         text: of the step.
         settings: the tags of thoughts.
-        answers: where it is looked for; in the tags first.
-        in_words: the question asks for words; of a sentence that ends the answer to another one the last value is taken.
+        answers: where to look for the answer; tags come first.
+        in_words: whether the question asks for words; if not, of a last line that is a sentence the last value is taken.
 
     >>> read_answer(None, "<think>2 + 3</think>She has 5 left.", ProtocolSettings(), "any", in_words=False)
     '5'

@@ -1,9 +1,9 @@
-"""Chat templates: the text of a turn that is appended, cut out of a rendering, and its tokens.
+"""Chat templates: text and tokens of a turn that is appended, cut out of a rendered conversation.
 
     messages --template--> text --behind the mark in a dummy turn--> what is appended --Guard--> tokens
 
-What others wrote cannot forge a turn: a special token in it is broken up before the template sees it, so that it becomes the
-tokens of its characters.
+Text that others wrote cannot forge a turn: a special token in it is broken up before the template sees the text, and so becomes
+the tokens of its characters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Message = dict[str, Any]
 
 _GEMMA4 = ("<|channel>thought", "<channel|>")  # marks around thoughts
 _QUESTION: Message = {"role": "user", "content": "question"}
-# A call by which parsers are tried: a number is no text, and a text may have quotes
+# A call to try parsers with: they must read a text with quotes, and a number as a number
 SAMPLE = Call("sample_weather", {"city": 'Köln "Dom"', "days": 2}, "0" * 9)
 _PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 _SAMPLE = {"name": SAMPLE.name, "description": "Tells the weather.", "parameters": _PARAMETERS}
@@ -38,7 +38,7 @@ class Thoughts(NamedTuple):
 
     @classmethod
     def of(cls, template: str, tag: str) -> Thoughts:
-        """Choose the marks of Gemma 4 where a chat template writes them, else the protocol's tags.
+        """Choose the marks of Gemma 4 if the chat template writes them, else the protocol's tags.
 
         >>> Thoughts.of("{{ '<|channel>thought' }}", "think")
         Thoughts(opening='<|channel>thought', closing='<channel|>')
@@ -47,13 +47,13 @@ class Thoughts(NamedTuple):
 
     @property
     def are_apart(self) -> bool:
-        """Whether the template takes them as a field of the turn, not in its content."""
+        """Whether the template takes thoughts as a field of the turn, not in its content."""
         return self == _GEMMA4
 
     def split(self, text: str, in_thought: bool) -> tuple[str, str]:
-        """Split off the thoughts that a turn begins with (``in_thought``: its opening has begun one).
+        """Split off the thoughts that a turn begins with (``in_thought``: the turn's opening has begun a thought).
 
-        In the rest a mark is text. A thought that does not end is all that there is.
+        Marks in the rest are plain text. If a thought does not end, the whole text counts as thoughts and the rest is empty.
 
         >>> Thoughts("<think>", "</think>").split("Add.</think>Write </think>.", in_thought=True)
         ('Add.</think>', 'Write </think>.')
@@ -67,11 +67,11 @@ class Thoughts(NamedTuple):
         return text[:end], text[end:]
 
     def left_open(self, text: str) -> bool:
-        """Return whether ``text`` leaves a thought open, as openings of templates of thinking models do."""
+        """Return whether ``text`` leaves a thought open, as a turn's opening does in templates of thinking models."""
         return text.rfind(self.opening) > text.rfind(self.closing)
 
     def tagged(self, thoughts: str, tag: str) -> str:
-        """Return the thoughts between the protocol's tags.
+        """Replace the marks around thoughts by the protocol's tags.
 
         >>> Thoughts("<|channel>thought", "<channel|>").tagged("<|channel>thought Add.<channel|>", "think")
         '<think> Add.</think>'
@@ -80,7 +80,7 @@ class Thoughts(NamedTuple):
 
 
 class Guard:
-    """Encodes rendered text in which what others wrote was broken up by :meth:`safe`.
+    """Encoder of rendered text in which :meth:`safe` has broken up the special tokens that others wrote.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
@@ -95,7 +95,7 @@ class Guard:
         self._cut = f"rapo{secrets.token_hex(8)}"  # passes through a template's `trim` and `tojson` as it is
 
     def safe(self, text: str) -> str:
-        """Return ``text`` with a cut in every added token, so that none is found when it is encoded."""
+        """Cut every added token in ``text``, so that none is found when the text is encoded."""
         if self._tokens is None:
             return text
         text, done = text.replace(self._cut, ""), ""
@@ -105,7 +105,7 @@ class Guard:
         return done + text
 
     def safe_schema(self, part: Any) -> Any:
-        """Make all names and texts of a tool's schema safe."""
+        """Make all names and texts of a tool's schema, or of messages, safe."""
         if isinstance(part, Mapping):
             return {self.safe_schema(name): self.safe_schema(value) for name, value in part.items()}
         if isinstance(part, list | tuple):
@@ -113,15 +113,15 @@ class Guard:
         return self.safe(part) if isinstance(part, str) else part
 
     def plain(self, rendered: str) -> str:
-        """Return rendered text without the cuts."""
+        """Remove the cuts from rendered text."""
         return rendered.replace(self._cut, "")
 
     def encode(self, rendered: str, behind: str = "") -> list[int]:
-        """Return tokens of rendered text, each part between cuts alone; special tokens of the template are special.
+        """Encode rendered text, each part between cuts by itself; special tokens that the template wrote stay special.
 
         Args:
-            rendered: by a template that was given safe texts.
-            behind: a special token that it follows: some tokenizers treat the beginning of a text in their own way.
+            rendered: text that a template made of safe texts.
+            behind: a special token to encode each part behind: some tokenizers treat the beginning of a text differently.
         """
         found: list[int] = []
         for part in rendered.split(self._cut):
@@ -147,7 +147,7 @@ class ChatTemplate:
         self._tokenizer, self._schemas, self._options, self._end = tokenizer, list(schemas), dict(options), end
         self._mark = f"rapo{secrets.token_hex(8)}"
         self._dummy: Message = {"role": "assistant", "content": self._mark}
-        self._behind_calls = self._dummy  # the same, where a tool's result follows
+        self._behind_calls = self._dummy  # the dummy turn, if a tool's result follows
         self.call_end = end  # the token that ends a turn with calls
         if schemas:
             self._check_tools()
@@ -162,16 +162,16 @@ class ChatTemplate:
         opening: bool = False,
         own: Sequence[Schema] = (),
     ) -> str:
-        """Return the text of a conversation.
+        """Render the text of a conversation.
 
         Args:
             messages: turns.
             tools: names of the tools that are shown; None: all.
-            opening: with what opens the policy's next turn.
+            opening: whether to add the opening of the policy's next turn.
             own: schemas that are shown in place of those of the same names.
 
         Raises:
-            ValueError: the template refuses it.
+            ValueError: the template refuses the turns.
         """
         named = {schema["function"]["name"]: schema for schema in (*self._schemas, *own)}
         shown = [named[name] for name in named if tools is None or name in tools]
@@ -196,7 +196,7 @@ class ChatTemplate:
         return text
 
     def behind_turn(self, messages: Sequence[Message], opening: bool = False) -> str:
-        """Return the text of turns that follow a turn of the policy: from behind the token that ends it."""
+        """Render turns that follow a turn of the policy: the text behind the token that ends the policy's turn."""
         dummy, end = self._dummy, self._end
         if messages and messages[0]["role"] == "tool":
             dummy, end = self._behind_calls, self.call_end
@@ -205,10 +205,10 @@ class ChatTemplate:
         return self.render([_QUESTION, dummy, *messages], opening=opening).rpartition(self._mark)[2].partition(end)[2]
 
     def turn(self, message: Message) -> str:
-        """Return the text of a turn of the policy, from behind its opening to the token that ends it.
+        """Render a turn of the policy, from behind its opening to the token that ends the turn.
 
         Raises:
-            ValueError: the template refuses it, or opens a turn with more than it writes of one that is there, a thought say.
+            ValueError: the template refuses the turn, or opens new turns with text (e.g. a thought) that this one lacks.
         """
         rendered, opened = self.render([_QUESTION, message]), self.render([_QUESTION], opening=True)
         if not rendered.startswith(opened):
@@ -222,23 +222,23 @@ class ChatTemplate:
         return {"role": "assistant", "content": content, "tool_calls": [called]}
 
     def sample_turn(self) -> tuple[str, str]:
-        """Render a call of :data:`SAMPLE`: what it shares with a turn's opening, and the rest. Raises ``ValueError``."""
+        """Render a turn that calls :data:`SAMPLE`: what a turn's opening has of it, and the rest. Raises ``ValueError``."""
         whole = self._render([_QUESTION, self.calling(SAMPLE)], [SAMPLE_SCHEMA])
         common = num_common(whole, self._sampled([]))
         begin = min(common, num_common(whole, self._render([_QUESTION], [SAMPLE_SCHEMA])))
         return whole[begin:common], whole[common:].partition(self.call_end)[0]
 
     def keeps_thoughts(self, thoughts: Thoughts, behind_user: bool) -> bool:
-        """Return whether an earlier turn's thoughts are written again behind others' turns. Raises ``ValueError``."""
+        """Return whether a turn's thoughts stay if a tool's (``behind_user``: user's) turn follows. Raises ``ValueError``."""
         turn, behind = self.calling(SAMPLE), tool_message("8", SAMPLE.name, SAMPLE.id)
         if behind_user:
             turn, behind = {"role": "assistant", "content": "8"}, {"role": "user", "content": "next"}
         opened, (begin, closing) = self.opening(), thoughts
-        if closing in opened:  # with an empty thought
+        if closing in opened:  # the opening has an empty thought
             turn["content"] = f"{begin}{opened.partition(begin)[2]}{turn['content']}"
             asked, shown = self._sampled([]), self._sampled([turn, behind])
             return shown.count(closing) == asked.count(closing) + 1
-        ways: list[Message] = [{"reasoning_content": self._mark}, {"thinking": self._mark}]  # a server may take it apart
+        ways: list[Message] = [{"reasoning_content": self._mark}, {"thinking": self._mark}]  # a server may split it off
         if not thoughts.are_apart:
             ways.append({"content": f"{begin}\n{self._mark}\n{closing}\n\n{turn['content']}"})
         return any(self._mark in self._sampled([{**turn, **way}, behind]) for way in ways)
@@ -252,7 +252,7 @@ class ChatTemplate:
         return self.render([_QUESTION], opening=True).removeprefix(closed)
 
     def opening_behind(self, message: Message) -> str:
-        """Return the text that opens the policy's turn behind another's, for example a result."""
+        """Return the text that opens the policy's turn behind ``message``, for example a tool's result."""
         return self.behind_turn([message], opening=True).removeprefix(self.behind_turn([message]))
 
     def _check_tools(self) -> None:
@@ -264,14 +264,14 @@ class ChatTemplate:
             )
 
     def _end_of_calls(self) -> str:
-        """Return the token that ends a turn with calls: the usual one, or one that the policy writes for a result to follow."""
+        """Find the token that ends a turn with calls: the usual one, or another that the policy writes before a result."""
         turns = [_QUESTION, self.calling(SAMPLE)]
         whole = self._render(turns, [SAMPLE_SCHEMA])
         if self._end in whole[whole.rfind(SAMPLE.name) :]:
             return self._end
         followed = self._render([*turns, tool_message("8", SAMPLE.name, SAMPLE.id)], [SAMPLE_SCHEMA])
         behind = followed[len(whole) :] if followed.startswith(whole) else ""
-        begins = self.opening()  # what begins any turn ends none
+        begins = self.opening()  # a token that begins turns does not end one
         near = [text and self._tokenizer.encode(text, add_special_tokens=False) for text in (behind, whole)]
         ends = [
             token
@@ -281,7 +281,7 @@ class ChatTemplate:
         return str(self._tokenizer.decode(ends[:1])) if ends else self._end
 
     def _choose_dummy(self) -> None:
-        """Choose a turn of plain text, or one that calls a tool, where the template asks for that before a result."""
+        """Choose a dummy turn of plain text, or one that calls a tool if the template requires a call before a result."""
         name = self._schemas[0]["function"]["name"]
         calling = self.calling(Call(name, {"mark": self._mark}, SAMPLE.id))
         refused, plain = "", self._dummy
@@ -300,7 +300,7 @@ class ChatTemplate:
 
 
 def num_common(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """Return the number of items, or characters, that both begin with."""
+    """Count the items, or characters, that both sequences begin with."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 

@@ -25,23 +25,23 @@ class Call:
     name: str
     arguments: Mapping[str, Any]
     id: str = ""
-    problem: str = ""  # why it cannot be run, for the policy to read; empty: it was read
+    problem: str = ""  # why the call cannot be run, for the policy to read; empty: the call was read
 
 
 class Turn(str):
-    """The text that the policy wrote in one step; an environment that knows no calls takes it as the ``str`` that it is."""
+    """Text that the policy wrote in one step; an environment without calls can use it as a plain ``str``."""
 
     calls: tuple[Call, ...] = ()
     content: str = ""  # without calls and thoughts
-    thoughts: str = ""  # that it begins with, as they were written
+    thoughts: str = ""  # at its beginning, as they were written
     spill: str = ""  # characters that its tokens carry beyond the text
-    record: str | None = None  # the same in the text protocol, where it is written in another form
-    answer: str | None = None  # of a turn that ends the episode with one
+    record: str | None = None  # the turn in the text protocol, if it is written in another format
+    answer: str | None = None  # of a turn that ends the episode with an answer
     native: bool = False  # its calls were read; else they stand in tags in the text
 
     @classmethod
     def of(cls, text: str, **parts: Any) -> Turn:
-        """Return a turn with some of its parts."""
+        """Make a turn of its text and other attributes."""
         turn = cls(text)
         vars(turn).update(parts)
         return turn
@@ -54,7 +54,7 @@ class Observation(str):
 
     @classmethod
     def of(cls, parts: Sequence[str]) -> Observation:
-        r"""Return the parts, joined by line breaks.
+        r"""Join the parts by line breaks.
 
         >>> Observation.of(["8", "9"])
         '8\n9'
@@ -72,7 +72,7 @@ class Piece(NamedTuple):
 
 
 def text_argument(schema: Schema) -> str | None:
-    """Return the name of the one argument of a tool that takes nothing but a text; None: its arguments are JSON."""
+    """Return the name of the argument of a tool that takes a single text; None: the tool's arguments are JSON."""
     properties = schema["function"]["parameters"].get("properties", {})
     if len(properties) != 1:
         return None
@@ -83,9 +83,9 @@ def text_argument(schema: Schema) -> str | None:
 
 
 def in_tags(call: Call, schema: Schema | None) -> str:
-    """Return a call as the text protocol writes it: a text as it is, else the arguments as JSON.
+    """Write a call in the text protocol: a single text argument as it is, other arguments as JSON.
 
-    Step traces and histories are kept in this form, whatever the policy writes: so the formats share a buffer.
+    Step traces and histories are kept in this form, whatever format the policy writes, so that the formats share a buffer.
     """
     name = None if schema is None else text_argument(schema)
     as_json = json.dumps(dict(call.arguments), ensure_ascii=False)

@@ -1,10 +1,10 @@
-r"""Worked trajectories with steps of others shown in them, as retrieval will show them: what a warm start imitates.
+r"""Worked trajectories in which step traces are shown as retrieval will show them; a warm start imitates these trajectories.
 
 ExpertTrajectory --choose_shown--> where a step trace stands, and which --worked_tokens--> Trajectory
 
-A fitting step trace is the step that comes next: behind it the work goes on with the step after it. An unfitting one is of
-another question: the next step is written as if it were not there. So a policy learns to read what it is shown, and not to
-take it over blindly.
+A fitting step trace is the step that comes next; behind it, the trajectory goes on with the following step. An unfitting step
+trace is of another question; the next step is written as if it were not there. So a policy learns to read shown steps, and not
+to copy them blindly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Shown:
     """A step trace that is shown before a step."""
 
     text: str  # of a step trace
-    fits: bool  # it is that very step
+    fits: bool  # it is the step that comes next
 
 
 def choose_shown(
@@ -36,9 +36,9 @@ def choose_shown(
     Args:
         expert: the trajectory.
         others: unfitting steps are drawn from these; those of the same question are not taken.
-        rng: of all chances.
-        shown_share: chance that one is shown before a step that may have one.
-        fitting_share: chance that it fits.
+        rng: source of all random choices.
+        shown_share: chance that a step trace is shown before a step that may have one.
+        fitting_share: chance that a shown step trace fits.
     """
     found: dict[int, Shown] = {}
     index, last = 1, len(expert.steps) - 1
@@ -62,19 +62,19 @@ def _one(
 def worked_tokens(
     expert: ExpertTrajectory, prompt_ids: Sequence[int], chat: RolloutProtocol, shown: Mapping[int, Shown]
 ) -> Trajectory:
-    """Return the trajectory as tokens: what its author wrote is trained; results and shown step traces are not.
+    """Build the trajectory as tokens: the author's text is trained; results and shown step traces are not.
 
     A step that a fitting step trace shows is not written again, unless it is the last one, which only the policy can write.
-    What was shown to the author himself, a step text that begins with ``<retrieve>...</retrieve>``, is not trained either.
+    A step trace that the author was shown (the step begins with ``<retrieve>...</retrieve>``) is not trained either.
 
     Args:
         expert: texts of its steps.
         prompt_ids: ``[P]``.
-        chat: writes what the policy would have written.
-        shown: by the step that it stands before; see :func:`choose_shown`.
+        chat: writes the steps as the policy would have written them.
+        shown: index of a step -> step trace that is shown before it; see :func:`choose_shown`.
 
     Raises:
-        RequestError: a step has no form of the policy's own.
+        RequestError: a step cannot be written in the policy's format.
     """
     result, last = opened(expert, prompt_ids), len(expert.steps) - 1
     writer = ExpertWriter(result, chat)
@@ -91,7 +91,7 @@ def worked_tokens(
 
 
 def split_shown(step: str, settings: ProtocolSettings) -> tuple[str, str]:
-    r"""Split off what was shown to a step's author, with the line before it, and what the author wrote.
+    r"""Split a step into the step trace that its author was shown, with the line before it, and the author's text.
 
     >>> split_shown("Use it.\n<retrieve>\n1 + 1\n</retrieve>\n<answer>2</answer>", ProtocolSettings())
     ('Use it.\n<retrieve>\n1 + 1\n</retrieve>\n', '<answer>2</answer>')

@@ -1,1 +1,1 @@
-"""Web services that parts of a job ask: JSON requests and credentials for them; and JSON files that are read back."""
+"""JSON requests to web services, credentials for them, and checked reading of JSON files that a process wrote earlier."""

@@ -1,7 +1,7 @@
-"""Tokens and keys stay out of jobs: a job names the environment variable that holds one, and addresses hold no password.
+"""Secrets stay out of jobs: a job names the environment variable that holds a token or key; addresses hold no password.
 
-What stands in a job reaches result files, checkpoints, loggers and logs. So the value is read from the environment of the
-process that sends it, each time, and what was put into a job by mistake is refused without being repeated.
+Every value in a job reaches result files, checkpoints, loggers and logs. So the process that sends a secret reads it from its
+own environment, each time. A secret that was put into a job by mistake is refused, and the message does not repeat it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-TOKEN_VARIABLE = "MILVUS_TOKEN"  # of a Milvus server, unless a job names another
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")  # a key that was put in its place seldom looks like this
+TOKEN_VARIABLE = "MILVUS_TOKEN"  # holds the token of a Milvus server, unless a job names another variable
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")  # a secret given in place of the variable's name seldom matches
 _SECRET = re.compile(r"(?:(?:hf|api|auth|access|bearer)[_-])?(?:token|key|password|secret)|authorization|apikey", re.IGNORECASE)
 
 
 def check_variable(name: Any, key: str, usual: str = "") -> None:
-    """Refuse what is no name of an environment variable; its value is not shown, for it may be the secret itself.
+    """Refuse a value that is no name of an environment variable; it is not shown, for it may be the secret itself.
 
     Args:
         name: what the user gave.
@@ -37,19 +37,19 @@ def check_variable(name: Any, key: str, usual: str = "") -> None:
 
 
 def check_address(address: Any, key: str, instead: str) -> None:
-    """Refuse an address that holds a user name or a password, which is not shown, or a port that is none.
+    """Refuse an address that holds a user name or a password (neither is shown), or that is invalid, e.g. in its port.
 
     Args:
-        address: what the user gave; anything but a text is left to others.
+        address: what the user gave; anything but a text is left to other checks.
         key: what the user calls it, for messages.
-        instead: where they belong.
+        instead: what to do with user name and password instead, for messages.
 
     Raises:
         ValueError: naming the key and the fix.
     """
     try:
         holds = isinstance(address, str) and "@" in urlsplit(address).netloc
-    except ValueError:  # no address at all, which others say
+    except ValueError:  # not an address at all: without "@" it is refused below
         holds = "@" in address
     if holds:
         raise ValueError(
@@ -63,12 +63,12 @@ def check_address(address: Any, key: str, instead: str) -> None:
 
 
 def check_no_secret(values: Any, key: str, instead: str) -> None:
-    """Refuse a mapping that is handed on to others if a text in it, at any depth, is named as a secret; it is not shown.
+    """Refuse options, to be handed on, in which a text at any depth has the name of a secret; the text is not shown.
 
     Args:
-        values: what the user gave; anything but mappings is left to others.
+        values: what the user gave, nested mappings included; anything but a mapping is left to other checks.
         key: what the user calls it, for messages.
-        instead: where the secret belongs.
+        instead: what to do with the secret instead, for messages.
 
     Raises:
         ValueError: naming the key and the fix.

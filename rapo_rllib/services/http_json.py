@@ -23,15 +23,15 @@ from rapo_rllib.errors import ServiceError
 
 logger = logging.getLogger(__name__)
 
-BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})  # states that pass
+BUSY = frozenset({408, 425, 429, 500, 502, 503, 504})  # status codes of failures that pass
 MAX_BYTES = 16 * 2**20
 MAX_WAIT_S = 30.0  # between two tries, unless the service asks for more
-_KEPT_BYTES = 4096  # of an error's answer
+_KEPT_BYTES = 4096  # of the body of an error response
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)  # trajectories do not wait for each other's calls
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return seconds of the standard header; its form of a date is left to the backoff."""
+    """Read the seconds of a ``Retry-After`` header; None without one, or if it holds a date: then the backoff decides."""
     seconds = headers.get("retry-after", "").strip()
     return float(seconds) if seconds.isascii() and seconds.isdigit() else None
 
@@ -44,9 +44,9 @@ class JsonService:
         timeout_s: of one try.
         attempts: tries of one request.
         patience_s: no further try begins after so many seconds; a service that asks for a longer wait is given up at once.
-        before_try: called before every try with the seconds of patience that are left: a rate limit, which waits, or raises
-            a ``ServiceError`` if its turn would come too late.
-        wait_asked: reads from the headers of an error for how many seconds the service asks.
+        before_try: called before every try with the seconds of patience that are left. A rate limit waits there for its
+            turn, or raises a ``ServiceError`` if the turn would come too late.
+        wait_asked: reads from the headers of an error how many seconds the service asks to wait; None: it does not ask.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class JsonService:
         weakref.finalize(self, self._client.close)
 
     def request(self, method: str, url: str, **arguments: Any) -> Any:
-        """Return the parsed answer; ``arguments`` are httpx's (``params``, ``json``, ``headers``).
+        """Send a request and return the parsed answer; ``arguments`` are httpx's (``params``, ``json``, ``headers``).
 
         Raises:
-            ServiceError: refused, unreachable, too slow, or not JSON, after all tries. It names no header and no query.
+            ServiceError: refused, or unreachable, too slow or without JSON in all tries. The message names no header or query.
         """
         retrying = Retrying(
             stop=stop_after_attempt(self._attempts) | stop_before_delay(self._patience_s),
@@ -78,7 +78,7 @@ class JsonService:
         return retrying(self._once, method, url, arguments, time.monotonic() + self._patience_s)
 
     def close(self) -> None:
-        """Close the connections, for good; they end with the service, too."""
+        """Close the connections for good; they are also closed when this object is garbage collected."""
         self._client.close()
 
     def _once(self, method: str, url: str, arguments: Mapping[str, Any], patience_ends: float) -> Any:
@@ -104,7 +104,7 @@ class JsonService:
             ) from None
 
     def _body(self, response: httpx.Response) -> bytes:
-        """Return the whole answer; httpx's own timeout begins anew with every chunk."""
+        """Read the whole body within the timeout of one try, since httpx's own timeout begins anew with every chunk."""
         body, deadline = b"", time.monotonic() + self._timeout_s
         for chunk in response.iter_bytes():
             body += chunk
@@ -122,7 +122,7 @@ _backoff = wait_random_exponential(multiplier=0.5, max=MAX_WAIT_S)
 
 
 def _wait(state: RetryCallState) -> float:
-    """Return seconds until the next try: what the service asks for, else a random and growing time."""
+    """Choose the seconds until the next try: as many as the service asks for, else a random number that grows."""
     error = state.outcome.exception() if state.outcome else None
     asked = error.retry_after_s if isinstance(error, ServiceError) else None
     return _backoff(state) if asked is None else asked

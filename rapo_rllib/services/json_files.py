@@ -1,7 +1,7 @@
-"""Read JSON that an earlier process wrote: a file of another shape is refused by name, not taken for what it should be.
+"""JSON files that an earlier process wrote; a file of another shape than expected is refused, and the error names it.
 
-A shape is a type; ``[shape]``, a list of such; ``{str: shape}``, an object with such values; or ``{"key": shape, ...}``, an
-object with at least these keys, of which those that end in ``?`` may be missing.
+A shape is a type; ``[shape]`` (a list of values of that shape); ``{str: shape}`` (an object with any keys and values of that
+shape); or ``{"key": shape, ...}`` (an object with at least these keys, of which a key that ends in ``?`` may be missing).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ _WORDS = {dict: "an object", list: "a list", str: "a text", int: "a whole number
 
 
 def read_json(file: Path, shape: Any = dict) -> Any:
-    """Read a JSON file of the shape.
+    """Read a JSON file and check its shape.
 
     Raises:
-        ValueError: it holds no JSON, or of another shape; names the file.
-        OSError: it cannot be read.
+        ValueError: the file holds no JSON, or JSON of another shape; the message names the file.
+        OSError: the file cannot be read.
     """
     return parsed(file.read_bytes(), shape, str(file))
 
 
 def parsed(text: str | bytes, shape: Any, where: str) -> Any:
-    """Parse JSON of the shape. Raises ``ValueError`` that names ``where`` it stands."""
+    """Parse JSON and check its shape. Raises ``ValueError`` that begins with ``where``, the name of the source."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -36,7 +36,7 @@ def parsed(text: str | bytes, shape: Any, where: str) -> Any:
 
 
 def difference(value: Any, shape: Any, name: str = "it") -> str:
-    """Say where a JSON value differs from the shape; empty if nowhere.
+    """Describe the first place where a JSON value differs from the shape; empty if there is none.
 
     Example: ``difference({"files": {"a": 1}}, {"files": {str: [int]}})`` is ``"files.a must be a list, not 1"``
     """

@@ -1,4 +1,4 @@
 """Text environments of other packages, one adapter each: gem, skyrl-gym, and servers that speak OpenEnv.
 
-what the policy wrote -> action of the package's form -> its answer -> Played (observation, reward, end) -> the rollout
+policy's text -> action in the package's form -> the environment's answer -> Played (observation, reward, end) -> rollout
 """

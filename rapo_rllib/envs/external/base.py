@@ -1,4 +1,4 @@
-"""The common part of the adapters: the policy's action is found in its step, and what each step earns is kept.
+"""The common part of the adapters: find the policy's action in its step, play it, and add up the rewards.
 
 A step of the policy holds an action in one of three forms: ``<act>up</act>`` in the text protocol, a call of the tool ``act``
 in the model's own format, or, without ``action_tag``, all that the policy wrote.
@@ -25,7 +25,7 @@ from rapo_rllib.types import Question, ToolUse
 from rapo_rllib.validation import require
 
 _OVER = "The episode is over: this was not done."
-_SUCCESS = 1.0 - 1e-9  # reward of a step, or of all together, such as three thirds
+_SUCCESS = 1.0 - 1e-9  # least reward, of the last step or of all steps in sum (such as three thirds), that counts as correct
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ExternalOptions(Knobs):
 
 @dataclass(frozen=True)
 class SeededOptions(CountOptions, ExternalOptions):
-    """Keys of ``env_config`` of environments whose questions are seeds: the training questions those from 0 on."""
+    """The ``env_config`` keys of environments whose questions are seeds; training seeds begin at 0, test seeds at 2**30."""
 
     def questions(self, split: str) -> SeedQuestions:
         """Return the questions of a split."""
@@ -68,10 +68,10 @@ class Played:
 
 
 class ExternalEnv(TextEnv):
-    """Plays the actions that a policy writes. Subclasses write ``begin``, ``play``, and the class method ``questions``."""
+    """Base of environments that play a policy's actions. Subclasses implement ``begin``, ``play`` and ``questions``."""
 
     options_class: ClassVar[type[ExternalOptions]] = ExternalOptions
-    template: ClassVar[str] = "{action}"  # what the environment gets of an action that stood in the tag
+    template: ClassVar[str] = "{action}"  # form in which an action from the tag goes to the environment
 
     def __init__(self, env_config: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(env_config, **kwargs)
@@ -90,24 +90,24 @@ class ExternalEnv(TextEnv):
 
     @abstractmethod
     def begin(self, question: Question) -> str:
-        """Start an episode; returns what the policy reads first. Raises whatever says that the environment failed."""
+        """Start an episode and return its first observation. Any exception means that the environment failed."""
 
     @abstractmethod
     def play(self, action: str) -> Played:
-        """Take one action. Raises whatever says that the environment failed, which costs the trajectory."""
+        """Play one action. Any exception means that the environment failed, which costs the trajectory."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Start an episode on ``options["question"]``; without one, on a random training question."""
+        """Start an episode on ``options["question"]``, else on a random training question."""
         super().reset(seed=seed)
         question = self.asked(options)
         self._total, self._running = 0.0, True
         return self.begin(question), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Play the action of one generated step, or those of a turn with several calls, until the episode ends.
+        """Play the action of one generated step, or all actions of a turn with several calls, until the episode ends.
 
-        info has ``tool`` and ``tool_error`` of an action that stood in its tag, ``correct`` at the end, and what the
-        environment itself tells.
+        info has the environment's own entries, ``tool`` and ``tool_error`` if ``action_tag`` is set, and at the end
+        ``correct`` and ``format_ok``.
         """
         if not self._running:
             raise gymnasium.error.ResetNeeded("step() before reset(), or after the end of an episode")
@@ -124,7 +124,7 @@ class ExternalEnv(TextEnv):
         return observation, sum(one.reward for one in played), last.terminated, last.truncated, info
 
     def _one(self, given: str | Played) -> Played:
-        """Play one action; one that cannot be played has its answer already."""
+        """Play one action; ``given`` is a ``Played`` if a call was refused, and is returned."""
         if not self._running:
             return Played(_OVER, info={"tool_error": "over"})
         if isinstance(given, Played):
@@ -135,7 +135,7 @@ class ExternalEnv(TextEnv):
         return played
 
     def _actions_in(self, action: str) -> list[str | Played]:
-        """Return the actions of a step: its calls, the text in its tag, or the step itself."""
+        """Find the actions in a step: its calls, the text in its tag, or the whole step."""
         if isinstance(action, Turn) and action.native and action.calls:
             return [self._called(call) for call in action.calls]
         if self._tag is not None and not self._native:
@@ -154,11 +154,11 @@ class ExternalEnv(TextEnv):
         return self.template.replace("{action}", input_of(self._schema, call.arguments))
 
     def truncate(self) -> tuple[float, dict[str, Any]]:
-        """End an episode that a budget of the rollout cuts off: it is not correct, whatever it has earned."""
+        """End an episode that a rollout budget cuts off: it is not correct, whatever it has earned."""
         self._running = False
         return 0.0, {"correct": False, "format_ok": False}
 
 
 def _refused(problem: str, kind: str) -> Played:
-    """Say why a call is not played; ``kind`` as tools name errors."""
+    """Build the answer to a call that is not played; ``kind``: its error in one word, as tools name errors."""
     return Played(f"Error: {problem}", info={"tool_error": kind})

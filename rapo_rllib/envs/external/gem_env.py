@@ -1,4 +1,4 @@
-"""``rapo/gem``: any environment of the package gem-llm (``game:Sokoban-v0-easy``, say), a question a seed.
+"""``rapo/gem``: any environment of the package gem-llm (e.g. ``game:Sokoban-v0-easy``); each question is a seed.
 
 seed -> gem's reset -> rules and board;   action -> gem's step -> observation, reward of the step
 """
@@ -23,12 +23,12 @@ from rapo_rllib.envs.options import check_known, installed, read_options
 from rapo_rllib.settings.knobs import knob
 from rapo_rllib.types import Question
 
-_draws = threading.RLock()  # gem's environments draw from the generators of the whole process
+_draws = threading.RLock()  # gem's environments use the process's global random generators
 
 
 @dataclass(frozen=True)
 class GemOptions(SeededOptions):
-    """Keys of ``env_config`` of ``rapo/gem``."""
+    """The ``env_config`` keys of ``rapo/gem``."""
 
     id: str = knob("", "id of a gem environment, for example `game:GuessTheNumber-v0-easy`")
     kwargs: dict = knob(dict, "arguments of `gem.make`, for example {max_turns: 10}")
@@ -52,22 +52,22 @@ class Gem(ExternalEnv):
                 self._env = _gem().make(name, **given)
         except (ImportError, TypeError, ValueError, OSError) as error:
             raise ValueError(f"env_config.id = {name!r}: gem cannot make it with {given!r}: {error}") from error
-        self._state: Any = None  # of the generators, as this episode has left them
+        self._state: Any = None  # of the global generators, as this episode has left them
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> SeedQuestions:
-        """Return the seeds of ``split``. Episodes of different seeds may be alike where an environment has few."""
+        """Return the seeds of ``split``. If an environment has few episodes, different seeds may give the same one."""
         return read_options(GemOptions, env_config).questions(split)
 
     def begin(self, question: Question) -> str:
-        """Return the rules, and what the environment shows first."""
+        """Start an episode; return the rules and the first observation."""
         self._state = None
         with self._drawing():
             observation, info = self._env.reset(seed=question.seed)
             return _shown(observation, info)
 
     def play(self, action: str) -> Played:
-        """Play one step with random numbers of the question's seed, so a process takes one at a time."""
+        """Play one step with the random numbers of the question's seed; they are global, so a process plays one at a time."""
         with self._drawing():
             observation, reward, terminated, truncated, info = self._env.step(action)
         ended = bool(terminated or truncated)
@@ -76,7 +76,7 @@ class Gem(ExternalEnv):
 
     @contextmanager
     def _drawing(self) -> Iterator[None]:
-        """Set the process's generators as this episode left them, and afterwards as others left them."""
+        """Set the global generators to this episode's state, and afterwards back to their state before."""
         with _draws:
             before = (random.getstate(), np.random.get_state())
             try:
@@ -91,13 +91,13 @@ class Gem(ExternalEnv):
 
 
 def _shown(observation: Any, info: Mapping[str, Any]) -> str:
-    """Return the text that gem's own wrappers show: the observation between its prefix and its suffix, which has the board."""
+    """Build the text that gem's own wrappers show: prefix, observation, and suffix (which has the board)."""
     return "\n".join(filter(None, [info.get("prefix", ""), str(observation).rstrip("\n"), info.get("suffix", "")]))
 
 
 @lru_cache(maxsize=1)
 def _gem() -> ModuleType:
-    """Return the package. Importing it would send the log of the whole process to the terminal."""
+    """Import the package, and restore the root logger: gem would send the log of the whole process to the terminal."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     try:

@@ -1,4 +1,4 @@
-"""``rapo/openenv``: an environment behind an OpenEnv server, a question a seed, a WebSocket for each environment object.
+"""``rapo/openenv``: an environment on an OpenEnv server; a question is a seed, each environment object has a WebSocket.
 
 {"type": "reset", "data": {"seed": 3}}, {"type": "step", "data": {the action}}, {"type": "close"}
 {"type": "observation", "data": {"observation": {...}, "reward": 0.5, "done": false}}, {"type": "error", "data": {...}}
@@ -25,8 +25,8 @@ from rapo_rllib.validation import require
 _REFUSED = "VALIDATION_ERROR"
 _CAPACITY = "CAPACITY_REACHED"
 _MAX_BYTES = 64 * 2**20
-_CLOSE_S = 1.0  # for a server to say goodbye
-ANSWER_S = 60.0  # until a server must have answered a message: below the deadline of a step, 120 s
+_CLOSE_S = 1.0  # for a server to confirm the end of a session
+ANSWER_S = 60.0  # for a server to answer a message: below the deadline of a step, 120 s
 _SCHEMES = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
@@ -40,7 +40,7 @@ class RefusedActionError(Exception):
 
 @dataclass(frozen=True)
 class Told:
-    """A server's description of its environment."""
+    """A server's answer to a message."""
 
     observation: Mapping[str, Any]
     reward: float
@@ -48,14 +48,14 @@ class Told:
 
 
 class OpenEnvSession:
-    """A session, in which the server keeps an environment; each message has its answer within a deadline.
+    """A session with a server, which keeps an environment for it; each message is answered within a deadline.
 
     Args:
         address: ``ws://host:port/ws``.
-        token: goes to the server as a bearer's, if there is one.
+        token: sent as a bearer token; empty: none is sent.
 
     Raises:
-        ServerError: it did not, and why.
+        ServerError: the server cannot be reached.
     """
 
     def __init__(self, address: str, token: str) -> None:
@@ -71,16 +71,16 @@ class OpenEnvSession:
             raise ServerError(f"the server cannot be reached: {error}") from error
 
     def ask(self, kind: str, data: Mapping[str, Any]) -> Told:
-        """Send ``reset`` or ``step`` and wait for what the environment says.
+        """Send ``reset`` or ``step`` and wait for the environment's answer.
 
         Raises:
-            ServerError: no answer in time, or one that is none; the session is to be closed.
-            RefusedActionError: the action has not the form that the environment wants.
+            ServerError: no answer in time, or no valid one; close the session then.
+            RefusedActionError: the action does not have the form that the environment requires.
         """
         from websockets.exceptions import ConnectionClosed, WebSocketException
 
         try:
-            with contextlib.suppress(ConnectionClosed):  # a server that refuses says why, and closes
+            with contextlib.suppress(ConnectionClosed):  # a server that refuses sends the reason and closes: read it
                 self._socket.send(json.dumps({"type": kind, "data": dict(data)}))
             raw = self._socket.recv(timeout=ANSWER_S)
         except TimeoutError as error:
@@ -123,7 +123,7 @@ def _error(data: Mapping[str, Any]) -> Exception:
 
 @dataclass(frozen=True)
 class OpenEnvOptions(SeededOptions):
-    """Keys of ``env_config`` of ``rapo/openenv``."""
+    """The ``env_config`` keys of ``rapo/openenv``."""
 
     url: str = knob("", "address of the server, for example `http://127.0.0.1:8000`")
     token_env: str | None = knob(None, "environment variable with the server's bearer token")
@@ -161,12 +161,12 @@ class OpenEnv(ExternalEnv):
         self._session: OpenEnvSession | None = None
 
     def __deepcopy__(self, memo: Any) -> NoReturn:
-        """Refuse a copy: a server keeps the episode, so no trajectory branches here."""
+        """Refuse a copy: the server keeps the episode's state, so trajectories cannot branch."""
         raise EnvError("its state is with a server, which keeps it for one trajectory")
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> SeedQuestions:
-        """Return the seeds of ``split``. Servers that know no seeds begin as they like."""
+        """Return the seeds of ``split``. A server that ignores seeds begins each episode as it likes."""
         return read_options(OpenEnvOptions, env_config).questions(split)
 
     def begin(self, question: Question) -> str:
@@ -202,7 +202,7 @@ class OpenEnv(ExternalEnv):
         return Played(self._shown(told.observation), told.reward, terminated=told.done)
 
     def _written(self, action: str) -> dict[str, Any]:
-        """Return the server's action for the policy's text. Raises ``ValueError`` if there is none."""
+        """Build the server's action from the policy's text. Raises ``ValueError`` if a JSON object is needed and missing."""
         if self.options.action_field is not None:
             return {self.options.action_field: action}
         read = json.loads(action)
@@ -238,7 +238,7 @@ def _session(url: str, token_env: str | None) -> OpenEnvSession:
 
 @lru_cache
 def _check_server(url: str, token_env: str | None) -> None:
-    """Raise ``ValueError`` if the package is missing, or the server does not answer; asked once in a process."""
+    """Raise ``ValueError`` if the package is missing or the server does not answer; one that answered is not asked again."""
     installed("websockets", "rapo/openenv", "websockets", "openenv")
     try:
         _session(url, token_env).close()

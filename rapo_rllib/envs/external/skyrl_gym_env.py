@@ -25,7 +25,7 @@ _ANSWERS = ("reward_spec.ground_truth", "reward_model.ground_truth")
 
 @dataclass(frozen=True)
 class SkyRLGymOptions(DatasetOptions, ExternalOptions):
-    """Keys of ``env_config`` of ``rapo/skyrl_gym``."""
+    """The ``env_config`` keys of ``rapo/skyrl_gym``."""
 
     id: str | None = knob(None, "id of a skyrl-gym environment, for example `gsm8k_multi_turn`; None: `env_class` of each row")
     extras: dict = knob(dict, "extras of rows that set none, for example {max_turns: 3}")
@@ -44,17 +44,17 @@ class SkyRLGymOptions(DatasetOptions, ExternalOptions):
 
 
 class SkyRLGym(ExternalEnv):
-    """Environments of skyrl-gym, one made for each episode from the row of its question."""
+    """An environment of skyrl-gym, made anew for each episode from the row of its question."""
 
     options_class: ClassVar[type[ExternalOptions]] = SkyRLGymOptions
     _env: Any = None  # of the present episode
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> Sequence[Question]:
-        """Return the questions of ``split``.
+        """Load the questions of ``split``.
 
         Raises:
-            ValueError: a row cannot be read, or its environment cannot be made: names file, row and field.
+            ValueError: a row cannot be read, or the first row's environment cannot be made; names file, row and field.
         """
         options = read_options(SkyRLGymOptions, env_config)
         key, upstream, limit = options.of_split(split)
@@ -70,7 +70,7 @@ class SkyRLGym(ExternalEnv):
         return () if self._native else (*super().tool_tags, *self.options.stop_tags)
 
     def begin(self, question: Question) -> str:
-        """Make the environment of the question's row; it may change the prompt's last turn, and no other."""
+        """Make the environment of the question's row. The environment may change only the last turn of the prompt."""
         self.close()
         self._env = made(self.options, question)
         prompt, _ = self._env.init([*question.messages, {"role": "user", "content": question.text}])
@@ -82,7 +82,7 @@ class SkyRLGym(ExternalEnv):
         return text
 
     def play(self, action: str) -> Played:
-        """Play one step; turns of the environment become one observation."""
+        """Play one step; all turns that the environment returns become one observation."""
         told = self._env.step(action)
         metadata = told.get("metadata") or {}
         text = "\n".join(str(message["content"]).strip("\n") for message in told["observations"])
@@ -90,7 +90,7 @@ class SkyRLGym(ExternalEnv):
         return Played(text, float(told["reward"]), terminated=bool(told["done"]), info=info)
 
     def close(self) -> None:
-        """Let go of the environment."""
+        """Close the environment of the present episode."""
         env, self._env = self._env, None
         if env is not None:
             env.close()
@@ -99,10 +99,10 @@ class SkyRLGym(ExternalEnv):
 
 
 def made(options: SkyRLGymOptions, question: Question) -> Any:
-    """Return the environment of a question's row.
+    """Make the environment of a question's row.
 
     Raises:
-        ValueError: it cannot be made, and why.
+        ValueError: the environment cannot be made; says why.
     """
     if not question.columns:
         raise ValueError(f"question {question.id!r} is none of env_config.dataset, whose rows say how an answer is judged")
@@ -116,12 +116,12 @@ def made(options: SkyRLGymOptions, question: Question) -> Any:
     settings = OmegaConf.create(dict(options.settings))
     try:
         return _package().make(str(name), env_config=settings, extras={**options.extras, **said})
-    except Exception as error:  # a row lacks what it needs, which each environment finds in its own way
+    except Exception as error:  # a row lacks a field: each environment fails in its own way
         raise ValueError(f"{where}: skyrl-gym cannot make {name!r} of it: {type(error).__name__}: {error}") from error
 
 
 def _where(question: Question) -> str:
-    """Name data set and row of a question, for messages."""
+    """Name the data set and the row of a question, for error messages."""
     name, _, number = question.id.rpartition("-")
     return f"{name}, row {number}"
 

@@ -26,29 +26,29 @@ _OPERATORS = {"+": "+", "-": "-", "*": "*", "/": "//"}
 _MAX_FEW = 6
 _MAX_GROWTH = 10  # no quantity grows past this many times max_number
 _MAX_EVENTS = 2
-_DRAWS = 200  # of a problem of so many steps
+_DRAWS = 200  # tries to draw a problem with the wanted number of steps
 MAX_STEPS = 4
 _STEPS = f"[fewest, most] in 1..{MAX_STEPS}"
-_TEST_SHARE = 5  # every fifth instance belongs to the test split
-_ATTEMPTS = 1000  # of a problem of the right split
+_TEST_SHARE = 5  # one problem in five, by its hash, belongs to the test split
+_ATTEMPTS = 1000  # tries to draw a problem of the right split
 _NAME = re.compile(r"word-(?P<split>train|test)-\d+-(?P<index>\d+)")
 
 
 @dataclass(frozen=True)
 class Composition:
-    """A template: which sentences follow each other."""
+    """A template: the sentences of a story, in order."""
 
     theme: Theme
     pieces: tuple[Piece, ...]  # opening, events, ending
 
     @property
     def name(self) -> str:
-        """Unique among all compositions, for example ``collection/has+buys+now``."""
+        """The name of the template, unique among all, for example ``collection/has+buys+now``."""
         return f"{self.theme.name}/{'+'.join(piece.name for piece in self.pieces)}"
 
     @property
     def num_steps(self) -> int:
-        """Arithmetic operations of the solution."""
+        """Number of arithmetic operations in the solution."""
         return sum(len(piece.steps) for piece in self.pieces)
 
 
@@ -65,7 +65,7 @@ class WordProblem:
     """A question with its solution."""
 
     template: str
-    numbers: tuple[int, ...]  # of the pieces, in order; without those of irrelevant facts
+    numbers: tuple[int, ...]  # drawn for the pieces, in order
     text: str
     operations: tuple[Operation, ...]
 
@@ -102,7 +102,7 @@ def make_problem(rng: random.Random, num_steps: int, max_number: int) -> WordPro
 
 
 def draw_number(how: str, x: int, max_number: int, rng: random.Random) -> int | None:
-    """Return a number for a slot, given the running quantity ``x``; None if there is none."""
+    """Draw a number for a slot in the way ``how``, given the running quantity ``x``; None if no number fits."""
     if how == "divisor":
         fitting = [d for d in range(2, max_number + 1) if x % d == 0 and d < x]
         return rng.choice(fitting) if fitting else None
@@ -118,7 +118,7 @@ def draw_number(how: str, x: int, max_number: int, rng: random.Random) -> int | 
 def _work_out(
     composition: Composition, rng: random.Random, max_number: int
 ) -> tuple[list[dict[str, int]], tuple[Operation, ...]] | None:
-    """Return numbers of every piece and the operations; None if some quantity is no whole number in range."""
+    """Draw the numbers of every piece and compute the operations; None if no number fits or a result is out of range."""
     x = 0
     slots: list[dict[str, int]] = []
     operations: list[Operation] = []
@@ -151,7 +151,7 @@ def _operation(step: str, known: dict[str, int]) -> Operation:
 def _told(composition: Composition, slots: list[dict[str, int]], rng: random.Random) -> str:
     words = _cast(composition.theme, rng)
     sentences = [piece.text.format(**words, **drawn) for piece, drawn in zip(composition.pieces, slots, strict=True)]
-    rng.random()  # the problems of a seed, which figures were measured with, have a draw here
+    rng.random()  # unused draw: without it a seed would give other problems than those that figures were measured with
     return " ".join(sentences)
 
 
@@ -167,7 +167,7 @@ def _cast(theme: Theme, rng: random.Random) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class WordProblemsOptions(SeedOptions, ToolEnvOptions):
-    """Keys of ``env_config`` of ``rapo/word_problems``, beside those of every tool environment."""
+    """The ``env_config`` keys of ``rapo/word_problems``, in addition to those of every tool environment."""
 
     steps: tuple[int, ...] = knob(
         (1, 3), "fewest and most arithmetic operations of a solution", at_least=1, at_most=MAX_STEPS, rule=_STEPS
@@ -192,19 +192,19 @@ class WordProblemsOptions(SeedOptions, ToolEnvOptions):
 
     @property
     def expert_tool(self) -> str:
-        """The tag that the expert calls."""
+        """The tag of the tool that the expert calls."""
         names = [entry.get("name") if isinstance(entry, Mapping) else entry for entry in self.tools]
         return "calculator" if "calculator" in names else "python"
 
 
 def split_of(problem: WordProblem) -> str:
-    """Return the split an instance belongs to, whatever the seed: template and numbers decide, so neither split can leak."""
+    """Find a problem's split by its template and numbers alone: no seed puts a problem of one split into the other."""
     digest = hashlib.sha256(f"{problem.template} {problem.numbers}".encode()).digest()
     return "test" if digest[0] % _TEST_SHARE == 0 else "train"
 
 
 class WordProblemQuestions(LazyQuestions):
-    """The questions of one split; number ``i`` depends on the options, the split and ``i`` alone."""
+    """The questions of one split; question ``i`` depends only on the options, the split and ``i``."""
 
     def __init__(self, options: WordProblemsOptions, split: str) -> None:
         super().__init__(options.count(split))
@@ -239,7 +239,7 @@ class WordProblems(ToolEnv):
     """Grade-school word problems of one to four arithmetic operations, with whole numbers as answers."""
 
     options_class: ClassVar[type[ToolEnvOptions]] = WordProblemsOptions
-    _solved: tuple[Question, frozenset[str] | None] | None = None  # the last question that was asked about
+    _solved: tuple[Question, frozenset[str] | None] | None = None  # last question of ``step_right``
 
     @classmethod
     def questions(cls, env_config: Mapping[str, Any], split: str) -> WordProblemQuestions:
@@ -258,14 +258,14 @@ class WordProblems(ToolEnv):
             yield ExpertTrajectory(source.question(index, problem), steps, 1.0, "word_problems/solver")
 
     def step_right(self, question: Question, output: str) -> bool | None:
-        """Return whether an output is the value of an operation of the solution; None for a question from elsewhere."""
+        """Check whether an output is the value of one of the solution's operations; None for a question from elsewhere."""
         if self._solved is None or self._solved[0] != question:
             self._solved = question, self._values(question)
         values = self._solved[1]
         return None if values is None else output.strip() in values
 
     def _values(self, question: Question) -> frozenset[str] | None:
-        """Return the values of the operations that solve it; None if these options do not make it."""
+        """Compute the values of the operations that solve a question; None if these options do not make that question."""
         named = _NAME.fullmatch(question.id)
         if named is None:
             return None

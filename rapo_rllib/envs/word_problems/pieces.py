@@ -1,8 +1,8 @@
-"""Sentences that word problems are put together from, and the arithmetic each stands for.
+"""Sentences from which word problems are put together, each with its arithmetic.
 
-A story is an opening, any events, and an ending. ``x`` is the running quantity; ``steps`` says how a sentence makes a new one,
-one operation each. Slots of numbers say how they are drawn (``word_problem.draw_number``); the other slots are the story's
-``{name} {friend} {she} {her} {item} {place} {day}``; ``{She}`` and ``{Her}`` begin a sentence.
+A story is an opening, zero or more events, and an ending. ``x`` is the running quantity; ``steps`` lists the operations by
+which a sentence changes it. ``numbers`` says how the number in a slot is drawn (``env.draw_number``). The other slots are
+the same in a whole story: ``{name} {friend} {she} {her} {item} {place} {day}``; ``{She}`` and ``{Her}`` begin a sentence.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ MANY, FEW, PART, DIVISOR, ABOVE = "many", "few", "part", "divisor", "above"
 
 @dataclass(frozen=True)
 class Piece:
-    """One sentence."""
+    """One sentence of a story, with its arithmetic."""
 
     name: str  # unique within its kind and theme
     text: str
-    steps: tuple[str, ...]  # "left operator right" over x, the slots, and s (the step before)
+    steps: tuple[str, ...]  # "left operator right" over x, the slots, and s (result of the step before)
     numbers: Mapping[str, str]  # slot -> how it is drawn
 
 
 def _piece(name: str, text: str, *steps: str, **numbers: str) -> Piece:
-    """Example: ``_piece("buys", "{She} buys {a} more.", "x + a", a=MANY)``."""
+    """Build a piece. Example: ``_piece("buys", "{She} buys {a} more.", "x + a", a=MANY)``."""
     return Piece(name, text, steps, numbers)
 
 
