@@ -21,7 +21,7 @@ _HOMES = {"RAPO": "rapo_rllib.algorithm.algorithm", "RAPOConfig": "rapo_rllib.al
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is heavy when it is first used."""
+    """Import ``RAPO`` or ``RAPOConfig`` at its first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -1,9 +1,8 @@
 """Error types at the boundaries of a rollout.
 
 Users' mistakes (a wrong key, a missing file) are plain ``ValueError``s that name the key, the value and the fix. The types
-here are for parts of the world that fail while training runs. ``rollout/loop.py`` is the one place that catches the ones that
-cost a single trajectory; it ends that trajectory with ``error`` and counts it. Bad code written by the model is none of
-these: it is an observation.
+here are for failures while training runs. ``rollout/loop.py`` alone catches the errors that cost a single trajectory; it ends
+that trajectory with ``error`` and counts it. Bad code written by the model raises none of them: it gives an observation.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ _REMEDIES = {
 
 
 def shortage(error: BaseException | str) -> str:
-    """Tell what to do where an error, by its number or its words, says that disk or descriptors ran out; empty: it does not."""
+    """Find the remedy for an error whose number or message says that disk or descriptors ran out; empty for other errors."""
     number = getattr(error, "errno", None)
     return next((remedy for at, remedy in _REMEDIES.items() if at == number or os.strerror(at) in str(error)), "")
 
 
 def error_kind(message: str) -> str:
-    """Return the first line of an error without its numbers, so that equal ones are counted together."""
+    """Replace the numbers in the first line of an error by ``N``, so that equal errors are counted together."""
     return re.sub(r"\d+(\.\d+)?", "N", (message.splitlines() or [""])[0])[:160]
 
 
@@ -37,11 +36,11 @@ class RolloutError(Exception):
 
 
 class ToolError(RolloutError):
-    """A tool itself is broken (not the model's call of it): it cannot start, or its service is gone."""
+    """Failure of a tool itself, not of the model's call: it cannot start, or its service is gone."""
 
 
 class BusyError(ToolError):
-    """A tool has nothing free for another trajectory, which is to begin when ``free`` is done."""
+    """Refusal of a tool that has no free session for another trajectory; the trajectory can begin when ``free`` is done."""
 
     def __init__(self, message: str, free: Future[None]) -> None:
         super().__init__(message)
@@ -49,56 +48,56 @@ class BusyError(ToolError):
 
 
 class RetrievalError(RolloutError):
-    """Milvus (the Step-Trace Buffer, a corpus) or an embedder did not answer."""
+    """Failure of Milvus (the Step-Trace Buffer, a corpus) or of an embedder to answer."""
 
 
 class EngineError(RolloutError):
-    """The inference engine raised, died, or returned something impossible."""
+    """Failure of the inference engine: it raised, died, or returned something impossible."""
 
 
 class RequestError(RolloutError):
-    """One request is refused (for example too long, or its prompt over the budget); the others run on."""
+    """Refusal of one request (for example too long, or its prompt over the budget); other requests go on."""
 
 
 class GivenUpError(RolloutError):
-    """A trajectory is not wanted any more: its group has become too old to train on."""
+    """End of a trajectory that is no longer wanted: its group has become too old to train on."""
 
 
 class AgentError(RolloutError):
-    """An off-policy agent cannot be asked at all, or does not write; building a buffer with it stops."""
+    """Failure of an off-policy agent: it cannot be asked at all, or its attempts fail. Building a buffer with it stops."""
 
 
 class EnvError(RolloutError):
-    """A text environment could not be made, raised, or has not returned in time; another one may do better."""
+    """Failure of a text environment: it could not be made, raised, or did not return in time; another one may do better."""
 
 
 def is_late(error: BaseException | None) -> bool:
-    """Return whether a deadline was over: the error, or a cause of it, is a ``TimeoutError``."""
+    """Return whether a deadline passed: the error, or one of its causes, is a ``TimeoutError``."""
     return error is not None and (isinstance(error, TimeoutError) or is_late(error.__cause__))
 
 
 class WeightSyncError(RuntimeError):
-    """An engine does not hold the weights that the learner sent. Training must not go on."""
+    """Failure to sync weights: an engine does not hold the weights that the learner sent. Training must not go on."""
 
 
 class LearnerError(RuntimeError):
-    """A learner could not compute an update (raised on all ranks together), or died in any call."""
+    """Failure of a learner: it could not compute an update (raised on all ranks together), or died in any call."""
 
 
 class OutOfStepError(LearnerError):
-    """A learner has left a pass through sharded weights in which the others wait for it: the group is lost."""
+    """Exit of a learner from a pass through sharded weights in which other learners wait for it: the learner group is lost."""
 
 
 class NotFiniteError(LearnerError):
-    """Loss or gradient were NaN or infinite too often in a row (raised on all ranks together)."""
+    """Loss or gradient that was NaN or infinite too many times in a row (raised on all ranks together)."""
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint is not complete, is damaged, or belongs to something else."""
+    """Checkpoint that is incomplete, damaged, or of something else."""
 
 
 class ServiceError(Exception):
-    """A web service refused, did not answer, or answered with something else than JSON.
+    """Failure of a web service: it refused, did not answer, or answered with something other than JSON.
 
     The caller of the service turns it into an observation, a score or a ``ToolError``.
     """
@@ -107,8 +106,8 @@ class ServiceError(Exception):
         self, message: str, status: int | None = None, passes: bool = False, retry_after_s: float | None = None
     ) -> None:
         super().__init__(message)
-        self.status = status  # of HTTP; None: no answer
+        self.status = status  # HTTP status; None: no answer
         self.passes = passes  # another try may help
         self.retry_after_s = retry_after_s
-        self.timed_out = False  # it was too slow
-        self.body = b""  # the start of what came with the status; never shown, it may repeat the request
+        self.timed_out = False  # whether the service was too slow
+        self.body = b""  # the start of the response's body; never shown, since it may repeat the request

@@ -1,7 +1,7 @@
-"""Makes ``RAPO`` and the environments known by name: to YAML, ``Tuner("RAPO")``, ``get_trainable_cls``, ``gymnasium.make``.
+"""Registration of ``RAPO`` and the environments: for YAML, ``Tuner("RAPO")``, ``get_trainable_cls``, ``gymnasium.make``.
 
-RLlib registers everything in its table of algorithms when Tune first meets a name that it does not know. Importing RLlib takes
-seconds, and gymnasium may not be there, so ``import rapo_rllib`` imports neither: it adds to their tables when they are loaded.
+When Tune first meets an unknown name, RLlib registers all algorithms of its table. Importing RLlib takes seconds, and gymnasium
+may not be there, so ``import rapo_rllib`` imports neither: it adds its entries to each library's table once that is loaded.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rapo_rllib.envs import ENVIRONMENTS
 
 
 def register() -> None:
-    """Register now where RLlib or gymnasium is loaded already, else as soon as it is."""
+    """Register the algorithm and the environments, each now if its library (RLlib, gymnasium) is loaded, else once it is."""
     for name, add in _TABLES.items():
         if name in sys.modules:
-            add(importlib.import_module(name))  # which another thread may still be at
+            add(importlib.import_module(name))  # another thread may still be importing it
         else:
             sys.meta_path.insert(0, _TableFinder(name, add))
     if _ALGORITHMS in sys.modules:
@@ -52,7 +52,7 @@ def _rapo() -> tuple[type, Any]:
 
 
 class _TableFinder(importlib.abc.MetaPathFinder):
-    """Finds the module ``name`` as usual, and has ``add`` called with it once it is loaded."""
+    """Finder of the module ``name`` that calls ``add`` with the module once it is loaded."""
 
     def __init__(self, name: str, add: Callable[[Any], None]) -> None:
         self._name, self._add = name, add
@@ -60,7 +60,7 @@ class _TableFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find this module alone; every other one is left to the usual finders."""
+        """Find the one module ``name``; other modules are left to the usual finders."""
         if fullname != self._name:
             return None
         others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if not isinstance(finder, _TableFinder))
@@ -71,7 +71,7 @@ class _TableFinder(importlib.abc.MetaPathFinder):
             def run_and_add(module: ModuleType) -> None:
                 run(module)
                 self._add(module)
-                with suppress(ValueError):  # of another look that was loaded, too
+                with suppress(ValueError):  # removed already, by another spec that was loaded, too
                     sys.meta_path.remove(self)
 
             spec.loader = SimpleNamespace(create_module=spec.loader.create_module, exec_module=run_and_add)

@@ -28,22 +28,22 @@ class Question:
     aliases: tuple[str, ...] = ()  # further accepted answers
     seed: int | None = None  # handed to `env.reset(seed=...)`
     source: str = ""
-    benchmark: str = ""  # an evaluation also tells the accuracy on the questions of each, by this name
-    # (role, text) of turns that its data set puts before it: a system prompt, then users' and assistants' in turn; a third
-    # item holds further fields of a message, as chat templates take them: an assistant's `tool_calls`, a result's `name`
+    benchmark: str = ""  # an evaluation also reports the accuracy per benchmark, under this name
+    # (role, text) of the turns that the data set puts before the question: a system prompt, then user and assistant turns; a
+    # third item holds more fields of a message, as chat templates take them: an assistant's `tool_calls`, a result's `name`
     turns: tuple[tuple[Any, ...], ...] = field(default=(), repr=False)
-    tools: tuple[str, ...] | None = field(default=None, repr=False)  # names of those that it may call; None: all there are
-    schemas: tuple[dict[str, Any], ...] = field(default=(), repr=False)  # its row's own, shown in place of the job's
-    # steps of another agent that its trajectories begin behind, in the text protocol; none in an evaluation
+    tools: tuple[str, ...] | None = field(default=None, repr=False)  # names of the tools that may be called; None: all
+    schemas: tuple[dict[str, Any], ...] = field(default=(), repr=False)  # of its data row, shown in place of the job's
+    # first steps, by another agent, in the text protocol; trajectories go on from there; none in an evaluation
     start: tuple[str, ...] = field(default=(), repr=False)
-    # the step that this agent wrote then: a trajectory is a single step, right if it does the same; empty: it is a whole one
+    # the agent's step after `start`: a trajectory is one step, and right if it does the same; empty: trajectories are whole
     expected: str = field(default="", repr=False)
-    columns: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # of its row, for scorers
-    retrieval_share: float = field(default=1.0, repr=False)  # of the chance of a retrieval, that its trajectories have
+    columns: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # its data row's, for scorers
+    retrieval_share: float = field(default=1.0, repr=False)  # factor on the chance that its trajectories retrieve
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The turns before it, as chat templates take them."""
+        """The turns before the question, as chat templates take them."""
         return [{"role": role, "content": text, **dict(*more)} for role, text, *more in self.turns]
 
     @property
@@ -53,13 +53,13 @@ class Question:
 
     @property
     def is_whole(self) -> bool:
-        """Whether trajectories begin with it, and go on to an end."""
+        """Whether its trajectories are whole: no first steps are given, and they are not cut to a single step."""
         return not self.start and not self.expected
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """A step that an off-policy agent wrote (value), with the history it followed (key). algorithm.md section 4.
+    """A step that an off-policy agent wrote (value), with the history before it (key). algorithm.md section 4.
 
     Example: question "Tom has 3...", history "<python>3 + 5</python> <result>8</result>", text "<answer>8</answer>".
     """
@@ -72,18 +72,18 @@ class StepTrace:
     question_id: str = ""
     step_index: int = 0
     source: str = ""
-    weight_version: int = -1  # of the policy that wrote it during training; -1: an off-policy agent did, beforehand
+    weight_version: int = -1  # of the policy that wrote it in training; -1: written beforehand by an off-policy agent
 
 
 @dataclass(frozen=True)
 class HistoryQuery:
-    """A question of a trajectory to the Step-Trace Buffer: its question and its steps so far."""
+    """Query of a trajectory to the Step-Trace Buffer: the trajectory's question and its steps so far."""
 
     question: str
     history: str
     question_id: str = ""
-    asker: str = ""  # name of the trajectory: retrieval noise draws from it, so that chance does not depend on timing
-    answers: tuple[str, ...] = ()  # that are accepted, for the filter that hides them
+    asker: str = ""  # name of the trajectory; it seeds retrieval noise, so that chance does not depend on timing
+    answers: tuple[str, ...] = ()  # accepted answers, for the filter that hides them
 
 
 FALLBACK = "fallback"  # id and source of the trace that stands for "nothing suitable was found"
@@ -112,13 +112,13 @@ class ExpertTrajectory:
 
 
 class TokenKind(IntEnum):
-    """Writers of response tokens. Only ``POLICY`` tokens carry a logprob and an entropy; they and ``EXPERT`` are trained."""
+    """Writers of response tokens. ``POLICY`` and ``EXPERT`` tokens are trained; only ``POLICY`` has logprob and entropy."""
 
     POLICY = 0
     OBSERVATION = 1
     RETRIEVED = 2
     EXPERT = 3  # in an off-policy trajectory, what its author wrote
-    GIVEN = 4  # of the steps that it begins behind: what another agent wrote, and what tools answer to that now
+    GIVEN = 4  # first steps taken from another agent: the agent's text, and what tools answer to it now
 
 
 TRAINED_KINDS = (TokenKind.POLICY, TokenKind.EXPERT)
@@ -145,22 +145,22 @@ class Step:
     tool_error: str | None = None  # why the call failed, e.g. "timeout"
     tool_seconds: float = 0.0
     observation: str = ""
-    reward: float = 0.0  # that the environment paid at it; a trajectory's is their sum
-    state: str = ""  # key of the environment's state that it was written in, where its environment tells
-    right: bool | None = None  # whether it is a step of a solution, where its environment can tell
-    text_start: int = -1  # where its text begins in that of the trajectory, in characters; -1: not noted
-    record: str | None = None  # its text in the text protocol, where it is written in another form
-    calls: tuple[ToolUse, ...] = ()  # of a turn with several
+    reward: float = 0.0  # paid by the environment at this step; a trajectory's reward is the sum over its steps
+    state: str = ""  # key of the environment's state in which it was written, if the environment gives one
+    right: bool | None = None  # whether it is a step of a solution; None: the environment cannot tell
+    text_start: int = -1  # offset of its text in the trajectory's text, in characters; -1: not recorded
+    record: str | None = None  # its text in the text protocol, if `text` is in another format
+    calls: tuple[ToolUse, ...] = ()  # of a turn with several calls
     num_sampled: int | None = None  # tokens as its author counts them, with another tokenizer; None: ``stop - start``
 
     @property
     def as_text(self) -> str:
-        """Its text in the text protocol, which histories and step traces are kept in."""
+        """The step's text in the text protocol, the format of histories and step traces."""
         return self.text if self.record is None else self.record
 
     @property
     def uses(self) -> tuple[ToolUse, ...]:
-        """Every tool call of it."""
+        """All tool calls of the step."""
         if self.calls or self.tool is None:
             return self.calls
         return (ToolUse(self.tool, self.tool_error, self.tool_seconds),)
@@ -177,15 +177,15 @@ class Retrieval:
     start: int  # its tokens are token_ids[start:stop]
     stop: int
     noisy: bool = False  # a random trace (retrieval_noise)
-    own_question: bool = False  # cut from a trajectory of the very question
-    shows_answer: bool = False  # holds an accepted answer to it: its number, or its words
-    answer: str = ""  # that it gives; empty: it gives none
+    own_question: bool = False  # cut from a trajectory of the same question
+    shows_answer: bool = False  # holds an accepted answer to the question, as a number or in words
+    answer: str = ""  # that the step trace gives; empty: none
     text_start: int = -1  # as in Step
     text: str = ""  # of the step trace
 
     @property
     def is_step(self) -> bool:
-        """Whether it shows what a solver did, so that it can be imitated."""
+        """Whether a solver's step is shown, which can be imitated, and not the fallback."""
         return self.source != FALLBACK
 
 
@@ -193,7 +193,7 @@ class Retrieval:
 class Trajectory:
     """The steps of one rollout of one question, as tokens. algorithm.md sections 2, 3.
 
-    The per-token lists grow together, by one append method per kind of token, so they cannot fall out of line.
+    The per-token lists grow together, by one append method per kind of token, so their lengths stay equal.
 
     Example, response ``<python>3 + 5</python><result>8</result><answer>8</answer>``: kinds are POLICY for the call, OBSERVATION
     for the result, POLICY for the answer; ``logprobs`` and ``entropies`` are 0.0 on the OBSERVATION tokens and never read.
@@ -203,38 +203,38 @@ class Trajectory:
     prompt_ids: Sequence[int]  # [P], shared by the group
     question_text: str = ""  # as the environment put it
     hybrid: bool = False  # may retrieve; on-policy trajectories never do
-    policy_version: int = 0  # of the weights that began it; an expert's: of those that are trained
+    policy_version: int = 0  # of the weights that began it; for an expert's: of the weights in training
     origin: str = ROLLOUT  # rollout; off-policy: expert, or replay (an earlier rollout of the policy's own)
     token_ids: list[int] = field(default_factory=list)  # [T]
     kinds: list[int] = field(default_factory=list)  # [T] TokenKind
     logprobs: list[float] = field(default_factory=list)  # [T] of the distribution sampled from, nats
-    entropies: list[float] = field(default_factory=list)  # [T] full vocabulary (entropy_top_k: of so many tokens), nats (eq. 2)
+    entropies: list[float] = field(default_factory=list)  # [T] over the vocabulary (or `entropy_top_k` tokens), nats (eq. 2)
     steps: list[Step] = field(default_factory=list)
     retrievals: list[Retrieval] = field(default_factory=list)
     text: str = ""  # the response, for people, tools and retrieval; never encoded again
-    given: tuple[str, ...] = ()  # the steps that it begins behind, with what tools answered, as histories have them
+    given: tuple[str, ...] = ()  # first steps that were given, with what tools answered, as in histories
     reward: float = 0.0
-    reward_terms: dict[str, float] = field(default_factory=dict)  # which add up to the reward, where the environment names them
-    earlier: dict[int, float] = field(default_factory=dict)  # step -> what was paid at the end, but earned by it
-    predicted: str = ""  # its answer, where it gave one and its environment told
+    reward_terms: dict[str, float] = field(default_factory=dict)  # their sum is the reward, if the environment names any
+    earlier: dict[int, float] = field(default_factory=dict)  # step -> reward that was paid at the end, but earned by this step
+    predicted: str = ""  # its answer, if it gave one and the environment reports it
     correct: bool = False
     format_ok: bool = False
-    score_failure: str = ""  # why the scorer could not judge, so that another one did: "judge/unreachable"
-    failed_retrievals: int = 0  # the buffer did not answer; it went on without
-    end: str = ""  # answer, eos, length (of tokens or steps), tool_limit, step (of single ones) or error
+    score_failure: str = ""  # why the scorer could not judge, e.g. "judge/unreachable" or "math/timeout"
+    failed_retrievals: int = 0  # times that the buffer did not answer; the trajectory went on without
+    end: str = ""  # answer, eos, length (tokens or steps), tool_limit, step (after a single step) or error
     turn_ended: bool = False  # the last token that was sampled is EOS, with nothing but blanks between it and the answer
-    unfitting_tokens: int = 0  # of a tool's result that the budget had no room for: it ended the trajectory
+    unfitting_tokens: int = 0  # of a tool's result that did not fit into the budget, which ended the trajectory
     error: str = ""
-    start_refused: bool = False  # it could not begin behind the steps that it was to begin behind
+    start_refused: bool = False  # it could not begin after the first steps that it was given
     seconds: float = 0.0
     # (first token, member of the group that wrote from there on), in order: a branch begins with tokens of another member.
-    # Empty: all its own.
+    # Empty: all tokens are its own.
     segments: list[tuple[int, int]] = field(default_factory=list)
-    # (first token, version), in order: where other weights went on writing (max_staleness above 0). Empty: the same wrote all
+    # (first token, version), in order: other weights wrote from there on (max_staleness above 0). Empty: one version wrote all
     version_changes: list[tuple[int, int]] = field(default_factory=list)
-    unaided: Trajectory | None = None  # the same without help, trained beside it (shown_steps); None: nothing is
-    own_prompt: bool = False  # an agent made its prompt: it may differ from those of its group
-    # of an agent: branches of a history that it rewrote, and its other conversations; trained with the advantage of this one
+    unaided: Trajectory | None = None  # its form without help, trained beside it (shown_steps); None: it has none
+    own_prompt: bool = False  # an agent made its prompt, which may differ from the prompts of its group
+    # an agent's other sequences: branches of a history that it rewrote, other conversations; trained with this one's advantage
     others: list[Trajectory] = field(default_factory=list)
 
     def fork(self, member: int) -> Trajectory:
@@ -244,11 +244,11 @@ class Trajectory:
 
     @property
     def step_rewards(self) -> list[float]:
-        """The rewards of the steps; together the reward of the trajectory.
+        """The rewards of the steps; their sum is the reward of the trajectory.
 
-        It is what was paid at the step, and what the end paid for it (``earlier``); the last step has the rest.
+        A step's reward was paid at the step, or at the end for the step (``earlier``); the last step has the rest.
 
-        Example: paid ``[0.5, 1.0]``, of which 0.25 at the end for step 0: ``[0.75, 0.75]``.
+        Example: ``[0.5, 1.0]`` was paid, and 0.25 of the 1.0 was for step 0: ``[0.75, 0.75]``.
         """
         if not self.steps:
             return []
@@ -257,12 +257,12 @@ class Trajectory:
 
     @property
     def sequences(self) -> list[Trajectory]:
-        """Itself, and the others that are trained with its advantage."""
+        """The trajectory itself, and ``others``, which are trained with its advantage."""
         return [self, *self.others]
 
     @property
     def own_start(self) -> int:
-        """The first token that is its own; those before it were taken over from the trajectory it branched off."""
+        """Index of the first token of its own; the tokens before come from the trajectory that it branched off."""
         return self.segments[-1][0] if len(self.segments) > 1 else 0
 
     @property
@@ -272,7 +272,7 @@ class Trajectory:
 
     @property
     def own_retrievals(self) -> list[Retrieval]:
-        """The step traces that it asked for itself."""
+        """The retrievals of its own, without those of the trajectory that it branched off."""
         return [retrieval for retrieval in self.retrievals if retrieval.start >= self.own_start]
 
     @property
@@ -282,7 +282,7 @@ class Trajectory:
 
     @property
     def token_versions(self) -> list[int]:
-        """Version of the weights for each response token, ``[T]``; it says something where the policy wrote.
+        """Version of the weights for each response token, ``[T]``; it has a meaning for policy tokens only.
 
         Example: begun by version 3, from token 2 on written by version 4, four tokens: ``[3, 3, 4, 4]``.
         """
@@ -299,7 +299,7 @@ class Trajectory:
         entropies: Sequence[float],
         versions: Sequence[int] | None = None,
     ) -> Step:
-        """Append one generated step; ``versions`` of the weights by token, None: the same as before.
+        """Append one generated step. ``versions``: of the weights, one per token; None: the same as before.
 
         Raises:
             ValueError: the lists differ in length.
@@ -333,7 +333,7 @@ class Trajectory:
         self._append_foreign(token_ids, TokenKind.OBSERVATION)
 
     def append_given(self, token_ids: Sequence[int]) -> None:
-        """Append tokens of the steps that it begins behind: untrained, and no steps of its own."""
+        """Append tokens of the given first steps: they are not trained, and not in ``steps``."""
         self._append_foreign(token_ids, TokenKind.GIVEN)
 
     def append_retrieved(self, token_ids: Sequence[int], retrieved: RetrievedTrace) -> None:
@@ -352,27 +352,27 @@ class Trajectory:
         self.entropies.extend([0.0] * len(token_ids))
 
     def num_tokens(self, kind: TokenKind) -> int:
-        """Return the number of response tokens of one kind; all kinds sum to ``len(token_ids)``."""
+        """Count the response tokens of one kind; all kinds sum to ``len(token_ids)``."""
         return self.kinds.count(kind)
 
     @property
     def num_trained(self) -> int:
-        """Tokens that the policy is trained on."""
+        """Number of tokens that the policy is trained on."""
         return sum(self.num_tokens(kind) for kind in TRAINED_KINDS)
 
     @property
     def failed(self) -> bool:
-        """Whether its environment, its request or its prompt failed: it is in no statistic of its group and in no loss."""
+        """Whether its environment, request or prompt failed; if so, it is in no statistic of its group and in no loss."""
         return self.end == "error"
 
     @property
     def off_policy(self) -> bool:
-        """Whether something else than the present policy wrote it."""
+        """Whether it is an expert's trajectory or a replay, not a rollout of the present policy."""
         return self.origin != ROLLOUT
 
     @property
     def num_generated(self) -> int:
-        """Policy tokens that were generated for this trajectory: without those of the trajectory it branched off."""
+        """Number of policy tokens generated for it, without those of the trajectory that it branched off."""
         return sum(sequence.kinds[sequence.own_start :].count(TokenKind.POLICY) for sequence in self.sequences)
 
     @property
@@ -381,17 +381,17 @@ class Trajectory:
         return self.num_tokens(TokenKind.RETRIEVED) / len(self.token_ids) if self.token_ids else 0.0
 
     def step_entropies(self, index: int) -> Sequence[float]:
-        """Return token entropies of generated step ``index``, nats."""
+        """Return the token entropies of generated step ``index``, in nats."""
         step = self.steps[index]
         return self.entropies[step.start : step.stop]
 
 
 @dataclass
 class TrajectoryGroup:
-    """The ``G`` trajectories of one question, and those of others that are trained on with them (algorithm.md section 11)."""
+    """The ``G`` trajectories of one question, and the off-policy ones trained with them (algorithm.md section 11)."""
 
     question: Question
-    trajectories: list[Trajectory]  # rolled out by the present policy: what the metrics of a rollout are about
+    trajectories: list[Trajectory]  # rolled out by the present policy; rollout metrics cover only these
     policy_version: int = 0  # of the weights that began it
     off_policy: list[Trajectory] = field(default_factory=list)
 
@@ -402,7 +402,7 @@ class TrajectoryGroup:
 
     @property
     def members(self) -> list[Trajectory]:
-        """All that advantages are taken over; none where every rollout failed."""
+        """The trajectories that advantages are computed over; none if every rollout failed."""
         counted = self.counted
         return [*counted, *self.off_policy] if counted else []
 

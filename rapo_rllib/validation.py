@@ -6,17 +6,17 @@ import difflib
 from collections.abc import Collection
 
 _SHOWN = 40
-MOST = 1e9  # of numbers that nothing else bounds: larger ones are slips, or overflow somewhere
-MOST_SECONDS = 1e6  # that something waits: an operating system's own limit for sockets is not far above
+MOST = 1e9  # upper bound of numbers that have no other: larger ones are slips, or overflow somewhere
+MOST_SECONDS = 1e6  # upper bound of waiting times: an operating system's own limit for sockets is not far above
 
 
 def refuse_unknown_keys(given: Collection[str], known: Collection[str], where: str = "") -> None:
-    """Raise ``ValueError`` naming the first key of ``given`` that is not ``known``, and the nearest that is.
+    """Refuse unknown keys with a ``ValueError`` that names the first one in ``given`` and the nearest of ``known``.
 
     Args:
-        given: what a user wrote.
-        known: what would have been right.
-        where: what stands before the key, dot included, for example ``"env_config."``.
+        given: the keys that a user wrote.
+        known: the valid keys.
+        where: prefix of the keys, dot included, for example ``"env_config."``.
     """
     for key in given:
         if key not in known:
@@ -24,10 +24,10 @@ def refuse_unknown_keys(given: Collection[str], known: Collection[str], where: s
 
 
 def nearest_key(key: object, known: Collection[str], where: str = "") -> str:
-    """Name the key that was meant by one that is not ``known``, or what is known."""
+    """Suggest the valid key that an unknown ``key`` was meant to be; list the valid keys if none is near."""
     names = sorted(name for name in known if not name.startswith("_"))
     longer = [name for name in names if name.startswith(f"{key}_")]
-    near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.85) or longer  # a slip, or a name that has become longer
+    near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.85) or longer  # a slip, or the beginning of a name
     near = near or difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
     return f"did you mean '{where}{near[0]}'?" if near else f"valid keys: {', '.join(names[:_SHOWN])}"
 
@@ -39,7 +39,7 @@ def require(condition: bool, key: str, value: object, rule: str) -> None:
 
 
 def utf8_size(text: str, what: str) -> int:
-    """Count the bytes of a text. Raises ``ValueError``, which names ``what`` it is, if it holds half a character."""
+    """Count the UTF-8 bytes of a text. Raises ``ValueError``, naming the text as ``what``, if it holds half a character."""
     try:
         return len(text.encode())
     except UnicodeEncodeError as error:

@@ -72,7 +72,9 @@ def _is_small(exponent: ast.expr) -> bool:
             return _is_small(operand)
         case ast.Constant(value=int() | float() as value):
             return abs(value) <= MAX_EXPONENT
-        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Div(), right=right):
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub(), right=right):
+            return _is_small(left) and _is_small(right)
+        case ast.BinOp(left=left, op=ast.Div(), right=ast.Constant() | ast.Name() as right):  # a fraction below would multiply
             return _is_small(left) and _is_small(right)
         case ast.BinOp(left=ast.Constant() as left, op=ast.Mult(), right=ast.Name() as right):
             return _is_small(left) and _is_small(right)

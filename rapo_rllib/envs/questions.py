@@ -6,7 +6,7 @@ env_config.dataset -> dataset_files -> dataset_rows -> Question;   env_config.tr
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -28,6 +28,7 @@ from rapo_rllib.validation import require
 logger = logging.getLogger(__name__)
 
 ANNOTATIONS = "annotations"
+Columns = tuple[str | None, str | None, bool]  # question, answer, and whether a row must have one
 
 
 @dataclass(frozen=True)
@@ -128,28 +129,25 @@ def _annotated(options: QuestionsOptions) -> Iterator[ExpertTrajectory]:
         benchmark, path = named
         name, config = path or benchmark.hub_id, benchmark.config
     rows = read_rows(name, "env_config.dataset", "train", config, options.limit_train)
-    pairs = (
-        (question_from_row(row, f"{name}, row {number}", f"annotated-{number}", *fields_named), row)
-        for number, row in enumerate(rows, start=1)
-    )
+    pairs = _asked_by(rows, name, "annotated", (*fields_named, True), options.skip_bad_rows)
     return annotated_trajectories(pairs, options.answer_field or "answer")
 
 
 @read_once
 def _load(
-    name: str,
-    key: str,
-    split: str,
-    config: str | None,
-    limit: int | None,
-    columns: tuple[str | None, str | None, bool],
-    skip_bad_rows: bool,
+    name: str, key: str, split: str, config: str | None, limit: int | None, columns: Columns, skip_bad_rows: bool
 ) -> tuple[Question, ...]:
     """Load questions of a file, folder or Hugging Face id; ``columns``: the last three arguments of ``question_from_row``."""
     rows = read_rows(name, key, split, config, limit)
     stem = Path(name).name.split(".")[0]
     label = f"{stem}-{split}" if not is_file_name(name) else stem
-    found: list[Question] = []
+    return tuple(question for question, _ in _asked_by(rows, name, label, columns, skip_bad_rows))
+
+
+def _asked_by(
+    rows: Iterable[dict[str, Any]], name: str, label: str, columns: Columns, skip_bad_rows: bool
+) -> Iterator[tuple[Question, dict[str, Any]]]:
+    """Read the question of each row; a row without one is refused, or left out with a warning."""
     for number, row in enumerate(rows, start=1):
         try:
             question = question_from_row(row, f"{name}, row {number}", f"{label}-{number}", *columns)
@@ -158,5 +156,4 @@ def _load(
                 raise ValueError(f"{error}; or leave such rows out by env_config.skip_bad_rows: true") from None
             logger.warning("left out: %s", error)
         else:
-            found.append(question)
-    return tuple(found)
+            yield question, row

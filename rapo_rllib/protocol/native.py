@@ -72,7 +72,7 @@ class NativeProtocol:
         self.prompt_ids("question")  # a template that refuses it raises here, before anything heavy starts
 
     def _openings(self, opening: str) -> tuple[Piece, str]:
-        """Return what opens every turn of the policy, and what opens only those behind a user's turn, if they differ."""
+        """Return what opens every turn, and what opens only turns behind a user's: some templates open none behind a result."""
         if not self._schemas or self._template.opening_behind(self._result()):
             return Piece(self._guard.encode(opening, self._end), opening), ""
         return Piece((), ""), opening

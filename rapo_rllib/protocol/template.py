@@ -222,7 +222,7 @@ class ChatTemplate:
         return {"role": "assistant", "content": content, "tool_calls": [called]}
 
     def sample_turn(self) -> tuple[str, str]:
-        """Render a turn that calls :data:`SAMPLE`: what a turn's opening has of it, and the rest. Raises ``ValueError``."""
+        """Render a turn that calls :data:`SAMPLE`, split into the opening of a turn and the rest. Raises ``ValueError``."""
         whole = self._render([_QUESTION, self.calling(SAMPLE)], [SAMPLE_SCHEMA])
         common = num_common(whole, self._sampled([]))
         begin = min(common, num_common(whole, self._render([_QUESTION], [SAMPLE_SCHEMA])))

@@ -1,4 +1,4 @@
-"""Score episodes. Pure functions of answer, question and episode; environments route to them."""
+"""Scorers of episodes: pure functions of answer, question and episode, which environments call."""
 
 from rapo_rllib.rewards.score import Episode, EpisodeStep, Score, Scorer
 from rapo_rllib.rewards.scorers import check_columns, check_scorer, is_own, shared_scorer

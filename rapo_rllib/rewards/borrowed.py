@@ -1,6 +1,6 @@
-"""Call reward functions that were written for TRL or verl, as they are; their parameters say whose they are.
+"""Reward functions that were written for TRL or verl, called as they are; the names of their parameters tell which.
 
-TRL: ``f(prompts, completions, **columns)``, lists of one
+TRL: ``f(prompts, completions, **columns)``, lists of one item
 verl: ``compute_score(data_source, solution_str, ground_truth, extra_info)``
 """
 
@@ -21,10 +21,10 @@ _TRLS_OWN = ("prompt", "completion", "completion_ids")  # columns that TRL does 
 
 
 def borrowed(function: Callable[..., Any], path: str, options: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Return a function of answer, question and episode that calls one of TRL's or verl's form; None: it has neither.
+    """Wrap a function of TRL's or verl's form in one of answer, question and episode; None: it has neither form.
 
     Args:
-        function: what was written for TRL or verl.
+        function: the reward function.
         path: how the job names it, for messages.
         options: further keyword arguments of each call.
     """
@@ -51,7 +51,7 @@ def borrowed(function: Callable[..., Any], path: str, options: Mapping[str, Any]
 
 
 def check_borrowed(function: Callable[..., Any], path: str, options: Mapping[str, Any], questions: Sequence[Question]) -> None:
-    """Raise ``ValueError`` where a function of TRL's or verl's form has a parameter that a question has no column for."""
+    """Refuse with ``ValueError`` a function of TRL's or verl's form that needs a column which a question lacks."""
     parameters = inspect.signature(function).parameters
     form, named = _form(parameters), _named(parameters)
     if form is not None:
@@ -78,7 +78,7 @@ def _check_columns(named: Mapping[str, inspect.Parameter], arguments: Mapping[st
 
 
 def _for_trl(question: Question, episode: Episode) -> dict[str, Any]:
-    """Return its arguments; a completion is a list of messages where the prompt is one."""
+    """Build the arguments of TRL's form; the completion is a list of messages if the prompt is one."""
     prompt = question.columns.get("prompt", [*question.messages, {"role": "user", "content": question.text}])
     completion: Any = episode.text if isinstance(prompt, str) else [{"role": "assistant", "content": episode.text}]
     columns = {name: [value] for name, value in question.columns.items() if name not in _TRLS_OWN}
@@ -91,7 +91,7 @@ def _of_trl(found: Any, path: str) -> float:
         (value,) = values
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} returned {found!r} for one completion: must return a list of one number") from error
-    return 0.0 if value is None else _number(value, found, path)  # None: TRL counts what does not apply as nothing
+    return 0.0 if value is None else _number(value, found, path)  # None: the function does not apply; it adds nothing in TRL
 
 
 def _for_verl(question: Question, episode: Episode) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _for_verl(question: Question, episode: Episode) -> dict[str, Any]:
 
 
 def _of_verl(found: Any, path: str) -> float:
-    """Return its number; of a mapping the ``score``, the rest of which verl reports alone."""
+    """Read the score of verl's form: a number, or the ``score`` of a mapping, whose other values verl only reports."""
     return _number(found.get("score") if isinstance(found, Mapping) else found, found, path)
 
 
@@ -119,7 +119,7 @@ def _number(value: Any, found: Any, path: str) -> float:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Return the process's loop: what a function keeps between calls, such as a client, belongs to that of its first use."""
+    """Start the one event loop of the process: a client that a function keeps between calls belongs to its first loop."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="rapo-rewards").start()
     return loop

@@ -91,11 +91,11 @@ class JudgeOptions(Knobs):
 
 
 def llm_judge(options: JudgeOptions, fallback: Scorer | None = None) -> Scorer:
-    """Make a scorer of a model's verdicts, 1 or 0. Thread-safe; a verdict on a question and an answer is kept.
+    """Make a scorer that gives a model's verdict, 1 or 0. Thread-safe; verdicts on a question and an answer are cached.
 
     Args:
         options: where and what to ask.
-        fallback: scores where the judge failed, that is without an answer or a verdict; None: a ``ServiceError`` is raised.
+        fallback: scores if the judge fails, that is, gives no answer or no verdict; None: a ``ServiceError`` is raised.
     """
     service = JsonService("judge", options.timeout_s, ATTEMPTS, 2 * options.timeout_s)
     ask = lru_cache(4096)(partial(_asked, options, service, threading.BoundedSemaphore(options.max_concurrent)))
@@ -118,7 +118,7 @@ def llm_judge(options: JudgeOptions, fallback: Scorer | None = None) -> Scorer:
 
 
 def _asked(options: JudgeOptions, service: JsonService, slots: threading.BoundedSemaphore, prompt: str) -> bool:
-    """Return what the model says to ``prompt``. Raises ``ServiceError``."""
+    """Ask the model for its verdict on ``prompt``. Raises ``ServiceError``."""
     body = {
         "model": options.model,
         "messages": [{"role": "user", "content": prompt}],
@@ -158,7 +158,7 @@ def filled(prompt: str, question: str, accepted: Sequence[str], answer: str) -> 
 
 
 def verdict(reply: str) -> bool | None:
-    r"""Read the judge's verdict; None if it is unclear. A last line that is a verdict decides, else a first such sentence.
+    r"""Read the judge's verdict; None if unclear. The last line decides if it is a verdict, else the first line or sentence.
 
     >>> verdict("They name the same city.\n**Verdict: CORRECT**")
     True

@@ -1,6 +1,6 @@
-r"""One way of writing for what models write in many: ``\dfrac34`` is ``\frac{3}{4}``, ``The answer is 5`` is ``5``.
+r"""One notation for answers, which models write in many: ``\dfrac34`` is ``\frac{3}{4}``, ``The answer is 5`` is ``5``.
 
-Only what says nothing goes. Words that change what a value says stay: "5 apples" is 5; "at least 5" and "not 5" are not.
+Only text without meaning is removed. Words that change a value's meaning stay: "5 apples" is 5; "at least 5", "not 5" are not.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from itertools import accumulate
 
-_WRITTEN = (  # as it is written here, and what is written so
+_WRITTEN = (  # the one notation, and the notations that it replaces
     ("", "\\left. \\left \\right \\displaystyle {}"),
     (" ", "\\, \\; \\: \\> ~ \\quad \\qquad \\thinspace \\enspace"),
     ("\\ldots", "\\dots \\cdots …"),
@@ -18,7 +18,7 @@ _WRITTEN = (  # as it is written here, and what is written so
     ("\\le", "\\leqslant \\leq"),
     ("\\ge", "\\geqslant \\geq"),
     ("pmatrix", "bmatrix Bmatrix"),
-    ("\\\\", "\\\\"),  # a new row, no escaped blank
+    ("\\\\", "\\\\"),  # a new row, not an escaped blank
     *(("\\{", "\\lbrace"), ("\\}", "\\rbrace"), ("^\\circ", "\\degree"), (",", "{,} ，"), ("%", "\\%")),
     *(("<", "＜"), (">", "＞"), ("-", "− –"), ("^", "**")),
     ("(-\\infty,\\infty)", "\\mathbb{R} ℝ"),
@@ -87,7 +87,7 @@ _HEDGE = re.compile(rf"(?<![a-zA-Z])(?:{_WORDS})(?![a-zA-Z])", re.IGNORECASE)
 
 
 def tidied(text: str) -> str:
-    r"""Return the answer without pure formatting.
+    r"""Strip pure formatting from an answer, and bring it to one notation.
 
     >>> tidied("$\\left( 3,\\ \\dfrac12 \\right)$.")
     '( 3, \\frac{1}{2} )'
@@ -114,7 +114,7 @@ def _scaled(match: re.Match[str]) -> str:
 
 
 def joined_otherwise(left: str, right: str) -> bool:
-    """Return whether one joins bounds by ``and``, the other by ``or``: no number has ``x<2 and x>3``.
+    """Return whether one text joins bounds by ``and``, the other by ``or``: no number satisfies ``x<2 and x>3``.
 
     ``x=1 or y=3`` is not ``x=1, y=3`` either. Between other values the words mean the same: ``1 and 2`` lists solutions, as
     ``1 or 2`` does.
@@ -126,25 +126,25 @@ def joined_otherwise(left: str, right: str) -> bool:
 
 
 def one_list(text: str) -> str:
-    """Return ``5 or 6`` and ``5, and 6`` as ``5, 6``."""
+    """Replace list words by commas: ``5 or 6`` and ``5, and 6`` become ``5, 6``."""
     return _LIST_WORD.sub(", ", text)
 
 
 def without_blanks(text: str) -> str:
-    """Strip blanks, for comparison as text. One between digits and points stays: ``2 1/4`` is not ``21/4``."""
+    """Strip blanks, for comparison as text. A blank between digits or points stays: ``2 1/4`` is not ``21/4``."""
     return _BLANK.sub("", text)
 
 
 def _unwrapped(text: str) -> str:
-    """Strip the signs around mathematics; a dollar sign that does not begin or end it is money, as is an escaped one."""
+    """Strip the delimiters of mathematics; a dollar sign that is no delimiter, or is escaped, is money."""
     text = re.sub(r"\A\\\[(.*)\\\]\Z", r"\1", text.replace("\\$", _MONEY), flags=re.DOTALL)
     return re.sub(r"\$\$?([^$]+)\$\$?", r"\1", text).replace(_MONEY, "$").replace("\\(", "").replace("\\)", "")
 
 
 def repeated(predicted: str, gold: str, question: str) -> bool:
-    r"""Return whether an answer only copies a calculation from the question, as in "Expand $(x+1)(x+2)$"; all are tidied.
+    r"""Return whether an answer only copies a calculation from the question, as in "Expand $(x+1)(x+2)$"; all texts are tidied.
 
-    A decimal from the question is no answer where the gold answer is a fraction: "Write 0.25 as a fraction".
+    A decimal from the question is such a copy, too, if the gold answer is a fraction: "Write 0.25 as a fraction".
     """
     text = without_blanks(predicted)
     if text == without_blanks(gold):
@@ -156,7 +156,7 @@ def repeated(predicted: str, gold: str, question: str) -> bool:
 
 
 def stated(text: str) -> str:
-    """Return a tidied answer without "The answer is", and without a box of text around all of it.
+    """Strip "The answer is" from a tidied answer, and a box of text around the whole answer.
 
     >>> stated("So the answer is: 5")
     '5'
@@ -168,7 +168,7 @@ def stated(text: str) -> str:
 
 
 def named(text: str) -> tuple[str | None, str]:
-    r"""Name and value of an answer; None: it has no name. A name holds letters and no numbers: ``6=5`` has none.
+    r"""Split an answer into name and value; None: it has no name. A number is no name: ``6=5`` has none.
 
     >>> named("f(2) = 5"), named("6=5"), named(r"x \in [1,2]")
     (('f(2)', '5'), (None, '6=5'), ('x', '[1,2]'))

@@ -1,8 +1,8 @@
 """Compares mathematical expressions with math-verify; ``symbolic.py`` starts it as ``python math_worker.py``.
 
 It gets lines of JSON, lists ``[predicted, gold, seconds]``, and replies ``1`` or ``0``. It is a process because a model can
-write an expression whose evaluation never ends (9^{9^{9^9}}), which can only be stopped from outside. The system does it after
-so many seconds of computing; there is no reply then.
+write an expression whose evaluation never ends (9^{9^{9^9}}) and can only be stopped from outside. The system ends the process
+after ``seconds`` of computing; then there is no reply.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import sys
 from fractions import Fraction
 from typing import Any
 
-_MEMORY_BYTES = 2**30  # of addresses; sympy's own are a tenth of it
+_MEMORY_BYTES = 2**30  # of address space; sympy by itself takes a tenth of it
 _DECIMAL = re.compile(r"-?\s*\d*\.(\d+)")
-_MIN_DIGITS = 6  # of a decimal that stands for a value that has none of finite length
-_FLOAT_DIGITS = 15  # a floating point number that shows noise is written with so many digits, or more
-_SURE_DIGITS = 12  # of them are no noise
+_MIN_DIGITS = 6  # fewest digits of a decimal that stands for a value with endless digits
+_FLOAT_DIGITS = 15  # fewest digits of a floating point number that shows noise
+_SURE_DIGITS = 12  # leading digits of such a number that are no noise
 
 
 def equal(predicted: str, gold: str) -> bool:
@@ -48,7 +48,7 @@ def equal(predicted: str, gold: str) -> bool:
 
 
 def parsed(latex: str) -> Any:
-    """Return the sympy tree of a formula as it is written, nothing worked out; None if it cannot be read."""
+    """Parse a formula into its sympy tree as it is written, without evaluation; None if it cannot be read."""
     from math_verify import LatexExtractionConfig, parse
     from sympy import Basic, MatrixBase, nan, zoo
 
@@ -58,13 +58,13 @@ def parsed(latex: str) -> Any:
 
 
 def rounded(written: Fraction, digits: int, last: int, value: Fraction) -> bool:
-    """Return whether a decimal is ``value``, rounded or cut; or a floating point number with its noise.
+    """Return whether a decimal is ``value`` rounded or cut off, or ``value`` as a floating point number with its noise.
 
     Args:
         written: the decimal.
-        digits: how many it has, without zeros in front.
-        last: power of ten of the last one.
-        value: one that takes endless digits.
+        digits: number of its digits, without zeros in front.
+        last: power of ten of its last digit.
+        value: the exact value.
     """
     missing = (value - written) * (-1 if written < 0 else 1)
     if digits >= _FLOAT_DIGITS:
@@ -74,14 +74,14 @@ def rounded(written: Fraction, digits: int, last: int, value: Fraction) -> bool:
 
 
 def _complex(tree: Any) -> Any:
-    """Put the imaginary unit for the letter i, which math-verify takes for a variable, real or not by the text around."""
+    """Replace the letter i by the imaginary unit: math-verify takes i for a variable, real or not depending on the text."""
     from sympy import I
 
     return tree.xreplace({symbol: I for symbol in tree.free_symbols if symbol.name == "i"})
 
 
 def _same_equation(left: Any, right: Any) -> bool:
-    """Return whether one is a multiple of the other. Math-verify would call all equations without real solutions the same."""
+    """Return whether one equation is a multiple of the other. Math-verify calls all without real solutions equal."""
     from sympy import simplify
 
     ratio = simplify((left.lhs - left.rhs) / (right.lhs - right.rhs))
@@ -107,7 +107,7 @@ def unfinished(tree: Any) -> set[str]:
 
 
 def _like_terms(node: Any) -> bool:
-    r"""Find two terms that differ by a number only: 2 + 3, x + x, 2 + 2^3, or \sqrt{8} + \sqrt{2}."""
+    r"""Return whether two terms differ by a number only: 2 + 3, x + x, 2 + 2^3, or \sqrt{8} + \sqrt{2}."""
     from sympy import Mul
 
     kinds = []
@@ -118,18 +118,18 @@ def _like_terms(node: Any) -> bool:
 
 
 def _whole_power(tree: Any) -> bool:
-    """Return whether it is a number to a whole power: 2^3, or 10^{-3}."""
+    """Return whether a tree is a number to a whole power: 2^3, or 10^{-3}."""
     return tree.is_Pow and _number(tree.base) is not None and tree.exp.is_Integer
 
 
 def _several_numbers(node: Any) -> bool:
-    """Return whether more than one number is above a fraction's line, or below; signs and ones do not count."""
+    """Return whether a product has several numbers in its numerator or in its denominator; signs and ones do not count."""
     numbers = [value for factor in _factors(node) if (value := _number(factor)) is not None]
     return sum(value.p not in (1, -1) for value in numbers) > 1 or sum(value.q != 1 for value in numbers) > 1
 
 
 def _open_power(node: Any) -> str:
-    r"""Return ``power``: 2^3, \sqrt{2}^2, or ``root``: \sqrt{4}; empty where that is the value's form: \sqrt{2}, x^2, 1/3."""
+    r"""Name an open calculation: ``power`` (2^3, \sqrt{2}^2), ``root`` (\sqrt{4}); empty if it is none: \sqrt{2}, x^2, 1/3."""
     if node.base.is_Pow and _number(node.base.base) is not None and node.exp.is_Integer and abs(node.exp) != 1:
         return "power"
     base, exponent = _number(node.base), _number(node.exp)
@@ -141,12 +141,12 @@ def _open_power(node: Any) -> str:
 
 
 def _factors(term: Any) -> list[Any]:
-    """Return the factors of products in products."""
+    """List the factors of a term, products in products included."""
     return [factor for part in term.args for factor in _factors(part)] if term.is_Mul else [term]
 
 
 def _number(tree: Any) -> Any:
-    """Return the rational number that is written, as 5, 2/3 or 1/5; None for anything else."""
+    """Return the value of a tree that is a plain rational number (5, 2/3, 1/5) or a decimal; None for other trees."""
     from sympy import Rational
 
     if tree.is_Pow and tree.exp == -1 and tree.base.is_Rational and tree.base != 0:
@@ -169,7 +169,7 @@ def main() -> None:
             verdict = equal(*sides)
         except (MemoryError, RecursionError):
             return
-        except Exception:  # sympy raises whatever its inputs suggest; it is then not equal
+        except Exception:  # sympy raises any error, depending on its input; the two are then not equal
             verdict = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(int(verdict), file=replies, flush=True)

@@ -1,9 +1,9 @@
-r"""Mathematical answers: as text, as letters and words, by their parts, as numbers with units, and at last symbolically.
+r"""Comparison of mathematical answers: as text, as letters and words, by parts, as numbers with units, at last symbolically.
 
 (predicted, gold) -> ``latex`` -> ``worded_answers`` -> `parts` -> ``quantities`` -> ``symbolic`` (math-verify)
 
 Points and intervals have an order, lists and sets have none. ``1 \pm 2`` is the list ``3, -1``. Parts with names (``x=3, y=5``)
-are compared by name, and stand for the values in the order of the names.
+are compared by name; with parts that have none, they are compared as the list of their values, in the order of the names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
 _THOUSANDS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
 MAX_PARTS = 50  # of an answer; more are compared as text only
 _APPROXIMATELY = "\\approx"
-# what an accepted equation may be about: x^2+y^2 = 25 is no value with a name, as it may be in an answer to "What is x^2+y^2?"
+# marks of a name that makes an accepted answer an equation, not a named value: x^2+y^2 = 25; a predicted answer may name it so
 _EXPRESSION = re.compile(r"[+^/-]|(?<![a-zA-Z\\{])[a-z]{2}(?![a-zA-Z])")
 _EQUATION = re.compile(r"(?<![<>!:])=")
 
@@ -41,7 +41,7 @@ class Parts(NamedTuple):
 
 
 def math_score(predicted: str, question: Question) -> Score:
-    """Score 1 if the answer is mathematically equal to an accepted one, else 0; with a failure if that was not found out.
+    """Score 1 if the answer is mathematically equal to an accepted one, else 0; with ``failure`` if there was no verdict.
 
     An answer that repeats a calculation of the question earns nothing.
 
@@ -66,7 +66,7 @@ def _equal(predicted: str, gold: str) -> bool:
         return predicted.strip() == gold.strip()
     left, right = tidied(predicted), tidied(gold)
     value = stated(left)
-    if not is_relation(right):  # nor does it name its value
+    if not is_relation(right):  # the gold answer has no name: the value alone is compared
         value = named(value)[1]
     return _same(left, right) or (value != left and _same(value, right))
 
@@ -75,7 +75,7 @@ def _same(left: str, right: str) -> bool:
     if without_blanks(left) == without_blanks(right):
         return True
     choice = option(right)
-    if choice is not None:  # a letter with its content is answered by either, or by both
+    if choice is not None:  # a letter with its content: the answer may give either, or both
         letter, content = choice
         given, said = option(left) or (letter, left)
         return given == letter and (left.strip("() ") == letter or _same(said, content))
@@ -86,7 +86,7 @@ def _same(left: str, right: str) -> bool:
 
 
 def _same_item(predicted: str, gold: str) -> bool:
-    """Return whether two tidied answers, or parts of them, agree: names, and all that they hold."""
+    """Return whether two tidied answers, or parts of answers, agree in name and value."""
     predicted, gold = predicted.strip(), gold.strip()
     if without_blanks(predicted) == without_blanks(gold):
         return True
@@ -132,7 +132,7 @@ def _same_parts(left: Parts, right: Parts) -> bool:
     if len(bases) == 1 and meant <= {None, *bases}:  # x_1=3, x_2=4: two values of x
         return _matched([value for _, value in given], [value for _, value in wanted])
     if given_names and meant not in ({None}, set(given_names)):
-        return False  # x=1, y=-3 are not
+        return False  # x=1, y=-3: not two values of x
     if wanted_names and any(name is not None for name, _ in given):
         found = dict(given)
         return set(given_names) == set(wanted_names) and all(_same_item(found[name], value) for name, value in wanted)
@@ -144,7 +144,7 @@ def _same_parts(left: Parts, right: Parts) -> bool:
 
 
 def _matched(given: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Return whether the two agree in some order."""
+    """Return whether the items of both agree in some order."""
     if len(given) != len(wanted) or len(given) > MAX_PARTS:
         return False
     left = list(given)
@@ -157,13 +157,13 @@ def _matched(given: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def _distinct(items: Sequence[tuple[str | None, str]]) -> list[str]:
-    """Return the names, if every item has one of its own; else none."""
+    """Return the names of several items if all have a name and no two the same; else an empty list."""
     names = [name for name, _ in items if name is not None]
     return names if len(set(names)) == len(items) > 1 else []
 
 
 def parts(text: str) -> Parts:
-    r"""Return the parts of a tidied answer; one value is one part without brackets.
+    r"""Split a tidied answer into its parts; one value is one part without brackets.
 
     >>> parts("(1, 2]"), parts(r"1 \pm 2").items
     (Parts(brackets='(]', items=['1', '2']), ['1 + 2', '1 - 2'])
@@ -181,7 +181,7 @@ def parts(text: str) -> Parts:
         items = [item for item in _split(match["inner"] or match["set"] or "", True) if item]
         if match["inner"] is None:
             return Parts("{}", _signed(items))
-        if len(items) > 1:  # signs of an interval or a point belong together
+        if len(items) > 1:  # both signs of an interval or a point belong together: they are not written out
             return Parts(match["opening"] + match["closing"], items)
     return Parts("", _signed(_split(text, False)))
 
@@ -196,7 +196,7 @@ def _signed(items: Iterable[str]) -> list[str]:
 
 
 def _split(text: str, inside: bool) -> Iterator[str]:
-    """Split at commas, or semicolons, outside brackets. Outside all of them 1,080 is one number."""
+    """Split at commas and semicolons outside brackets. Unless the text is from ``inside`` brackets, 1,080 is one number."""
     begin, numbers = 0, [] if inside else [match.span() for match in _THOUSANDS.finditer(text)]
     for index, depth in enumerate(depths(text)):
         if depth == 0 and text[index] in ",;" and not any(start < index < end for start, end in numbers):

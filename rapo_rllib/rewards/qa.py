@@ -1,7 +1,7 @@
 """Answers in words: token F1 and exact match, over all accepted answers.
 
-``squad`` is the normalisation of SQuAD's and HotpotQA's evaluation; only an answer of which nothing would be left ("The", "A",
-"?") keeps what it has. ``signs``, the default, departs from it in what leaves the scores of plain ASCII words as they are:
+``squad`` is the normalisation of SQuAD's and HotpotQA's evaluation, but an answer of which nothing would be left ("The", "A",
+"?") is kept. ``signs``, the default, differs in two points, which do not change the scores of plain ASCII words:
 
 1. Punctuation and accents outside ASCII go too: “Beyoncé” is "beyonce".
 2. Signs that make another number or name stay: 3.5 is not 35, -5 not 5, 1/2 not 12, C++ not C, A- not A.
@@ -20,7 +20,7 @@ from rapo_rllib.types import Question
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _ACCENTS = re.compile("[\u0300-\u036f]")
-# behind a letter or digit; of a grade or a blood group; before a number; between digits
+# signs that stay: behind a letter or digit; of a grade or a blood group; before a number; between digits
 _SIGN = re.compile(
     r"(?<=\w)[+#]+|(?<=\b[a-z])-(?!\w)|(?<=\b[a-z]{2})-(?!\w)|(?<![\w)])[-<>](?=[-<=.$]*\d)|(?<=\d)[-./:^*=](?=\d)"
 )
@@ -61,7 +61,7 @@ NORMALIZATIONS: dict[str, Callable[[str], str]] = {"signs": normalized, "squad":
 
 
 def _without_articles(words: str, whole: str) -> str:
-    """Put one blank between words; where no word would be left, between those of ``words``, or of ``whole``."""
+    """Strip articles and repeated blanks from ``words``; if no word would be left, keep articles, or else take ``whole``."""
     return next((found for text in (_ARTICLES.sub(" ", words), words, whole) if (found := " ".join(text.split()))), "")
 
 

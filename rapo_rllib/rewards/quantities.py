@@ -43,7 +43,7 @@ _TEXT_TAIL = re.compile(r"(?P<value>.*\S)\s*\\text\{(?P<unit>[^{}\d]*)\}" + _POW
 _WORD_TAIL = re.compile(r"(?P<value>.*[\d})%])(?P<gap>\s*)(?P<unit>[a-zA-Z](?:[a-zA-Z. /]*[a-zA-Z.])?)" + _POWER, re.DOTALL)
 _DEGREES = re.compile(r"(?P<value>.*[^\s^])\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)", re.DOTALL)
 _OF = re.compile(r"^\s*of\s+(?:(?:the|an?|all|his|her|its|their|my|our|your|this|that)\b)?\s*", re.IGNORECASE)
-# other ways to write m/s and m/s^2, one after the other
+# other ways to write m/s and m/s^2, replaced one after the other
 _REWRITTEN = (
     (re.compile(r"\\frac\{\s*\\text\{([^{}]*)\}\s*\}\{\s*\\text\{([^{}]*)\}(\^\{?\d\}?)?\s*\}"), r"\\text{\1/\2}\3"),
     (re.compile(r"\\text\{([^{}]*)\}\s*(?:\\cdot)?\s*(/?)\s*\\text\{"), r"\\text{\1 \2"),
@@ -56,16 +56,16 @@ _REWRITTEN = (
 
 @dataclass(frozen=True)
 class Number:
-    """A number in its written form."""
+    """A number and the form in which it was written."""
 
     value: Fraction
     percent: bool
     is_ratio: bool = False  # written as a fraction
-    digits: int = 0  # of a decimal with a point, without zeros in front
-    last: int = 0  # power of ten of the last one
+    digits: int = 0  # number of digits of a decimal with a point, without zeros in front
+    last: int = 0  # power of ten of the last digit
 
     def is_near(self, value: Fraction) -> bool:
-        """Return whether it is ``value``; rounded or cut (0.333333 for 1/3), or with a float's noise (0.30000000000000004)."""
+        """Return whether it is ``value``: exact, rounded, cut (0.333333 for 1/3), or with float noise (0.30000000000000004)."""
         if self.value == value:
             return True
         endless = self.digits >= 15 or pow(10, value.denominator.bit_length(), value.denominator) != 0
@@ -73,7 +73,7 @@ class Number:
 
 
 def parsed_number(text: str) -> Number | None:
-    """Return the number if a tidied text is nothing else, else None."""
+    """Read a tidied text that is a number and nothing else; None for other texts."""
     match = _NUMBER.fullmatch(_THOUSANDS.sub(lambda match: match[0].replace(",", ""), text, count=1))
     if match is None:
         return None
@@ -93,7 +93,7 @@ def parsed_number(text: str) -> Number | None:
 
 
 def _endless(whole: str, fixed: str, period: str) -> Fraction | None:
-    r"""Return what ``0.1\overline{6}`` and ``0.1666...`` are; None where no digits come again, or only nines."""
+    r"""Compute an endless decimal (``0.1\overline{6}``, ``0.1666...``); None if no digits repeat, or only nines do."""
     if not period and (seen := _SEEN.fullmatch(fixed)) is not None:
         fixed, period = seen.groups()
     if not period.strip("9"):
@@ -104,8 +104,8 @@ def _endless(whole: str, fixed: str, period: str) -> Fraction | None:
 def same_number(predicted: str, gold: str) -> bool | None:
     """Return whether ``predicted`` is the number ``gold`` (tidied, without units); None if it takes more than arithmetic.
 
-    A percentage equals its number and its fraction ("50%" is "50" and "0.5"); two percentages must agree. Whatever is not
-    written as a number ("12 + 5" for 17, "8/2" or "2^2" for 4) is not carried out, and not the answer.
+    A percentage equals its number and its fraction ("50%" is "50" and "0.5"); two percentages must agree. An open
+    calculation ("12 + 5" for 17, "8/2" or "2^2" for 4) is not carried out, and is not the answer.
     """
     left, right = parsed_number(predicted), parsed_number(gold)
     if right is None:
@@ -118,7 +118,7 @@ def same_number(predicted: str, gold: str) -> bool | None:
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
-    r"""Return the value and unit of a tidied answer. Of unknown words after a value (``18 red apples``) the last one counts.
+    r"""Split a tidied answer into value and unit. Of unknown words after a value (``18 red apples``) the last one counts.
 
     >>> split_unit(r"15\text{ cm}^2"), split_unit("18 red apples"), split_unit("60 km per hour")
     (('15', 'cm^2'), ('18', 'apple'), ('60', 'km/h'))
@@ -132,7 +132,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 
 def bare_unit(text: str) -> str | None:
-    """Return the unit (``km per hour``) if a tidied text is nothing else; letters that may be variables are no unit."""
+    """Return the unit (``km per hour``) if a tidied text is only a unit, else None; letters that may be variables are none."""
     text = _rewritten(text)
     value, unit = _without_tail(f"1 {text}")
     words = [word for word in _words(re.sub(r"\\text|[{}^\d]", " ", text)) if word not in _BEFORE]
@@ -151,7 +151,7 @@ def _without_tail(answer: str) -> tuple[str, str | None]:
     if (match := _DEGREES.fullmatch(text)) is not None:
         return match["value"], "degree"
     if (match := _TEXT_TAIL.fullmatch(text)) is not None:
-        # "or so", "and a bit": the word is a comma by now
+        # "or so", "and a bit": `one_list` has made a comma of the first word
         is_unit = "," not in match["unit"] and not _hedged(match["unit"])
     else:
         match = _WORD_TAIL.fullmatch(text)

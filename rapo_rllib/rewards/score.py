@@ -22,7 +22,7 @@ class Score:
     correct: bool
     terms: Mapping[str, float] = field(default_factory=dict)  # what ``value`` is made of; empty: one term, ``correct``
     failure: str = ""  # in one word why the scorer itself could not judge, for counting
-    steps: Sequence[float] = ()  # what each of the episode's steps is worth by itself, beside the value
+    steps: Sequence[float] = ()  # reward of each of the episode's steps, in addition to the value
 
 
 WRONG = Score(0.0, False)
@@ -30,13 +30,13 @@ WRONG = Score(0.0, False)
 
 @dataclass(frozen=True)
 class EpisodeStep:
-    """One generated step, and what came of it."""
+    """One generated step, or one of its several calls, with the tool's output."""
 
     text: str
     tool: str | None = None  # tag of the tool that was called
     observation: str = ""  # its bare output
     tool_error: str | None = None  # in one word
-    turn: int = 0  # the generated step that it is of: one may hold several calls
+    turn: int = 0  # index of the generated step, which may hold several calls
 
 
 @dataclass(frozen=True)
@@ -56,15 +56,15 @@ class Episode:
 
     @property
     def tool_errors(self) -> int:
-        """Calls that failed."""
+        """Number of calls that failed."""
         return sum(step.tool_error is not None for step in self.steps)
 
 
 class Scorer(Protocol):
-    """Scores the end of an episode. Called from several threads."""
+    """Function that scores an episode at its end. Called from several threads."""
 
     def __call__(self, answer: str | None, question: Question, episode: Episode) -> Score:
-        r"""Score ``answer``: the last ``\boxed{}`` of the answer, else the whole answer; None: there was no answer."""
+        r"""Score an episode. ``answer``: its answer's last ``\boxed{}``, else its whole answer; None: it gave no answer."""
 
 
 def accepted_answers(question: Question) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def accepted_answers(question: Question) -> tuple[str, ...]:
 
 
 def asks_words(question: Question) -> bool:
-    """Return whether its source says that its answer is words, not mathematics."""
+    """Return whether a question's source says that its answer is words, not mathematics."""
     return question.source.endswith("/qa")
 
 

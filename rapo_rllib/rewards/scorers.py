@@ -1,11 +1,11 @@
-"""``env_config.scorer`` -> scorer: a name, an import path, ``{name: ..., options: {...}}``, or a list of such with weights.
+"""``env_config.scorer`` -> scorer: a name, an import path, ``{name: ..., options: {...}}``, or a list of these with weights.
 
-A user's own reward function, by import path, or itself in Python:
+A user's own reward function, given by import path or as a Python object:
 
     def my_reward(answer: str | None, question: Question, episode: Episode) -> float | dict[str, float] | Score
 
-or one for TRL or verl (``borrowed.py``). One object of a class is made with the options, and called. What it raises ends the
-trajectory with an error.
+or one for TRL or verl (``borrowed.py``). Of a class, one object is made with the options, and the object is called. An
+exception of a reward function ends the trajectory with an error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _words(score: Callable[..., Score], normalization: str = "signs") -> Scorer:
 
 
 def _auto(normalization: str = "signs") -> Scorer:
-    """Return ``qa`` for a question whose source ends in ``/qa``, else ``math``."""
+    """Make a scorer that applies ``qa`` to a question whose source ends in ``/qa``, else ``math``."""
     maths, qa = of_answer(math_score), _words(qa_score, normalization)
 
     def scorer(answer: str | None, question: Question, episode: Episode) -> Score:
@@ -62,7 +62,7 @@ def _judge(**options: Any) -> Scorer:
     return llm_judge(found, fallback[found.on_failure] if found.on_failure in fallback else SCORERS[found.on_failure]())
 
 
-# name -> what makes the scorer of its options
+# name -> function that makes the scorer from its options
 SCORERS: dict[str, Callable[..., Scorer]] = {
     "math": partial(of_answer, math_score),
     "qa": partial(_words, qa_score),
@@ -77,10 +77,10 @@ _shared_lock = threading.Lock()
 
 
 def check_scorer(entry: Any) -> tuple[Any, dict[str, Any]]:
-    """Name and options of an entry; the name is a function where that was given, and a list in its place has no options.
+    """Check an entry, and split it into name and options; the name may be a function, or a list of entries without options.
 
     Raises:
-        ValueError: it has another shape, or names no scorer.
+        ValueError: the entry has another shape, or names no scorer.
     """
     if isinstance(entry, list | tuple) and entry:
         for part in entry:
@@ -100,7 +100,7 @@ def check_scorer(entry: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def is_own(entry: Any) -> bool:
-    """Return whether all of an entry are functions of the user's own, which may judge questions without an accepted answer."""
+    """Return whether an entry has only the user's own functions, which may judge questions without an accepted answer."""
     name, _ = check_scorer(entry)
     if isinstance(name, list | tuple):
         return all(is_own(part["name"] if isinstance(part, Mapping) else part) for part in name)
@@ -108,7 +108,7 @@ def is_own(entry: Any) -> bool:
 
 
 def check_columns(entry: Any, questions: Sequence[Question]) -> None:
-    """Raise ``ValueError`` where a reward function names a column that the rows of the questions lack."""
+    """Refuse with ``ValueError`` a reward function that names a column which the rows of the questions lack."""
     if isinstance(entry, list | tuple):
         for part in entry:
             check_columns(part, questions)
@@ -116,13 +116,13 @@ def check_columns(entry: Any, questions: Sequence[Question]) -> None:
     name, options = (entry["name"], entry.get("options") or {}) if isinstance(entry, Mapping) else (entry, {})
     if callable(name) or ":" in name:
         target, path = (_imported(name) if isinstance(name, str) else name), _path(name)
-        if inspect.isclass(target):  # whose options are those of the constructor
+        if inspect.isclass(target):  # the options are those of its constructor
             target, options = partial(target.__call__, None), {}
         check_borrowed(target, path, options, questions)
 
 
 def shared_scorer(entry: Any) -> Scorer:
-    """Return scorer that an entry of ``env_config`` describes; equal entries give the same one for as long as someone uses it.
+    """Return the scorer that an entry of ``env_config`` describes; equal entries share one scorer as long as it is in use.
 
     Raises:
         ValueError: naming what is wrong with the entry.
@@ -139,7 +139,7 @@ def shared_scorer(entry: Any) -> Scorer:
 
 
 def _weighted(entries: Sequence[Any]) -> Scorer:
-    """Return the sum of several, each a named term with its weight; the first of them says what counts as correct."""
+    """Make the weighted sum of several scorers, each a named term; the first scorer says what counts as correct."""
     parts: dict[str, tuple[float, Scorer]] = {}
     for entry in entries:
         entry = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
@@ -166,16 +166,16 @@ def _made(name: Any, options: dict[str, Any]) -> Scorer:
     if callable(name) or name not in SCORERS:
         return _own(name, options)
     make = SCORERS[name]
-    if make is not _judge:  # whose options are declared keys
+    if make is not _judge:  # the judge checks its options itself
         refuse_unknown_keys(options, inspect.signature(make).parameters, _WHERE)
     return make(**options)
 
 
 def _own(name: Any, options: Mapping[str, Any]) -> Scorer:
-    """Make a scorer of a function, a class, or what is behind ``package.module:name``; ``options`` are its keyword arguments.
+    """Make a scorer of a function, a class, or the path of one (``package.module:name``); ``options`` are keyword arguments.
 
     Raises:
-        ValueError: it leads to nothing that can be called with answer, question and episode, nor as TRL and verl do.
+        ValueError: the function can be called neither with answer, question and episode, nor as TRL or verl do.
     """
     target, arguments = (_imported(name) if isinstance(name, str) else name), dict(options)
     path = _path(name)
@@ -199,10 +199,10 @@ def _check_call(path: str, function: Any, positional: tuple[str, ...], options: 
 
 
 def as_score(found: Any, path: str) -> Score:
-    """Make a ``Score`` of a number, named terms or a ``Score``; a number or term ``correct`` from 1 on counts as correct.
+    """Make a ``Score`` of a number, named terms or a ``Score``; a number, or the term ``correct``, of at least 1 is correct.
 
     Raises:
-        ValueError: naming what is no finite number, or a term that the environment adds by itself.
+        ValueError: a value is no finite number, or a term is one that the environment adds by itself; the message names it.
     """
     score = found if isinstance(found, Score) else None
     terms = found if isinstance(found, Mapping) else score.terms if score else {}

@@ -23,10 +23,10 @@ from rapo_rllib.rewards.latex import depths
 logger = logging.getLogger(__name__)
 
 _SECONDS = 3.0  # of computing, for one comparison
-_PATIENCE_S = 60  # so long a comparison may take, however busy the machine is
+_PATIENCE_S = 60  # wall-clock limit of one comparison, however busy the machine is
 _WORKERS = 4  # comparisons at a time in one process of the run
-_STARTS = 3  # of one worker, where the system ends it before it is ready, as it does where memory is short
-# Functions that stand for each other. One that the gold answer has no relative of is a calculation that was not carried out.
+_STARTS = 3  # tries to start a worker that the system ends before it is ready, as it does if memory is short
+# Families of related functions. A function without a relative in the gold answer is a calculation that was not carried out.
 _FAMILIES = tuple(
     frozenset(names.split())
     for names in (
@@ -46,20 +46,20 @@ _MAX_DEPTH = 8
 _COMMAND = re.compile(r"\\([a-zA-Z]+|.)", re.DOTALL)
 _FUNCTION = re.compile(r"\\([a-zA-Z]+|.)|[!|]", re.DOTALL)
 _RELATION = re.compile(r"(?<![\\])[<>=]|\\(?:le|ge|ne|in|cup|cap|setminus)(?![a-zA-Z])")
-_ROW = re.compile(r"[A-Z]{3,}|[A-Z]\d+")  # a name: \angle ABC is not \angle ACB, as the product of three letters would be
+_ROW = re.compile(r"[A-Z]{3,}|[A-Z]\d+")  # a name: \angle ABC is not \angle ACB, though the products of the letters are equal
 _PRODUCT = re.compile(r"\\(?:cdot|times)(?![a-zA-Z])|\*")
 _SET = re.compile(r"\s*(?:\(|\[|\\\{).*(?:\)|\]|\\\})\s*", re.DOTALL)
 
 
 class NoVerdict(Exception):
-    """It was not found out whether two answers are equal: time or memory were used up."""
+    """Lack of a verdict on whether two answers are equal: time or memory ran out."""
 
 
 class Workers:
     """Worker processes that have loaded math-verify, started when needed. Thread-safe.
 
     Args:
-        seconds: of computing, for one comparison; waiting for a worker is no part of it.
+        seconds: limit of computing for one comparison; waiting for a worker does not count.
     """
 
     def __init__(self, seconds: float = _SECONDS) -> None:
@@ -69,7 +69,7 @@ class Workers:
             self._idle.put(None)
 
     def equal(self, predicted: str, gold: str) -> bool | None:
-        """Return whether two texts in LaTeX are symbolically equal; None if that takes more time or memory than there is.
+        """Return whether two texts in LaTeX are symbolically equal; None if time or memory runs out.
 
         Raises:
             RuntimeError: math-verify cannot be loaded.
@@ -91,7 +91,7 @@ class Workers:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    """Start a worker, and wait until it has loaded math-verify. It ends with this process, whose end closes its stdin."""
+    """Start a worker, and wait until it has loaded math-verify. The worker ends with this process, which closes its stdin."""
     command = [sys.executable, "-P", math_worker.__file__]
     for _ in range(_STARTS):
         # a session of its own: Ctrl-C is for the trainer
@@ -110,7 +110,7 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 def _reply(worker: subprocess.Popen[bytes], request: str) -> bytes:
-    """Ask a worker; empty if it ended, or does not answer."""
+    """Send a request to a worker, and read the reply; empty if the worker ended, or does not answer."""
     assert worker.stdin is not None and worker.stdout is not None
     with suppress(BrokenPipeError):
         worker.stdin.write(f"{request}\n".encode())
@@ -121,11 +121,11 @@ def _reply(worker: subprocess.Popen[bytes], request: str) -> bytes:
 
 _verdict = lru_cache(4096)(
     Workers().equal
-)  # members of a group give the same answer often; what was given up is not tried again
+)  # members of a group often give the same answer; a comparison that was given up is not tried again
 
 
 def _begin_anew() -> None:
-    """Leave pipes, locks and what is under way to the process that this one was forked from."""
+    """Begin with new workers after a fork: pipes, locks and running comparisons stay with the parent process."""
     global _verdict
     _verdict = lru_cache(4096)(Workers().equal)
 
@@ -137,7 +137,7 @@ def symbolically_equal(predicted: str, gold: str) -> bool:
     """Return whether two formulas in LaTeX are equal, and nothing in ``predicted`` is left to calculate.
 
     Raises:
-        NoVerdict: that was not found out in time.
+        NoVerdict: time or memory ran out.
     """
     if not comparable(predicted, gold):
         return False
@@ -153,7 +153,7 @@ def is_relation(text: str) -> bool:
 
 
 def comparable(predicted: str, gold: str) -> bool:
-    r"""Return whether ``predicted`` is written as an answer like ``gold`` could be.
+    r"""Return whether ``predicted`` is written in a form that an answer equal to ``gold`` may have.
 
     >>> comparable("3 - x", "-x + 3"), comparable("not x", "x"), comparable(r"\phantom{1}x", "x"), comparable(r"\sum x", "x")
     (True, False, False, False)
@@ -180,7 +180,7 @@ def _letters(text: str) -> set[str]:
 
 
 def _balanced(text: str) -> bool:
-    """Return whether all braces are closed, and brackets not too deep: reading them takes twice the time for each."""
+    """Return whether all braces are closed, and brackets not nested too deep: each level doubles the time to read them."""
     plain = _COMMAND.sub(" ", text)
     braces = list(depths(plain, "{", "}"))
     return min(braces, default=0) >= 0 and braces[-1:] in ([], [0]) and max(depths(plain), default=0) <= _MAX_DEPTH

@@ -49,7 +49,7 @@ class RewardOptions(Knobs):
     )
 
     def at(self, env_steps: int | None) -> RewardOptions:
-        """Return the weights in force after ``env_steps``; None: those that schedules end with."""
+        """Return the weights in force after ``env_steps``; None: the last values of schedules."""
         values: dict[str, Any] = {name: value_at(getattr(self, name), env_steps) for name in TERMS}
         return replace(self, **values)
 
@@ -63,12 +63,12 @@ def reward_terms(
     tool_errors: int = 0,
     called_tool: bool = False,
 ) -> dict[str, float]:
-    """Return the terms of one episode.
+    """Compute the reward terms of one episode.
 
     Args:
         score: of its answer. Named terms of a score take the place of the one term `correct`.
         options: weights, each a number (:meth:`RewardOptions.at`).
-        format_ok: whether its format is good; never without an answer.
+        format_ok: whether its format is good; False without an answer.
         all_tools: whether every tool was called, and there are tools.
         tool_errors: calls that failed.
         called_tool: whether any tool was called.
@@ -88,15 +88,15 @@ def reward_terms(
 
 
 def step_rewards(score: Score, options: RewardOptions, steps: Sequence[EpisodeStep]) -> list[float]:
-    """Return the part of the terms that single steps earned: the scorer's ``steps``, and ``tool_error`` of their failed calls.
+    """Compute the part of the terms that single steps earned: the scorer's ``steps``, and ``tool_error`` for failed calls.
 
     Args:
         score: of the episode.
         options: weights.
-        steps: of the episode; several may be of one generated step.
+        steps: of the episode; several may belong to one generated step.
 
     Returns:
-        One per generated step.
+        One reward per generated step.
 
     Raises:
         ValueError: the scorer's rewards are not one per step.
@@ -110,12 +110,12 @@ def step_rewards(score: Score, options: RewardOptions, steps: Sequence[EpisodeSt
 
 
 def well_formed(episode: Episode, check: str, tool_tags: Iterable[str], *, require_boxed: bool) -> bool:
-    r"""Return whether the episode passes ``check``, ``format_check`` of the reward: by its final step, or over the whole text.
+    r"""Return whether the episode passes ``check``, the reward's ``format_check``: on its final step, or on the whole text.
 
-    ``whole_text``, rules of the released code: thoughts are paired, and there is one; one pair of answer tags with a
+    ``whole_text`` has the rules of the released code: thought tags in pairs, at least one; one pair of answer tags with a
     ``\boxed{...}`` inside; after every tool's opening tag come its closing tag and a result, in this order.
     """
-    if episode.settings.format == "native":  # there is no other format in which an answer could be given
+    if episode.settings.format == "native":  # tags play no part: only the answer itself is checked
         return answer_ok(episode.answer_text, require_boxed=require_boxed)
     if check == "final_step":
         return format_ok(episode.steps[-1].text, episode.settings, require_boxed=require_boxed)
@@ -146,9 +146,9 @@ def _calls_have_results(text: str, tag: str, result_tag: str) -> bool:
     return True
 
 
-# The scorer belongs to a preset as much as the weights do: both lie beneath what the user gives.
+# A preset sets the scorer as well as the weights; values that the user gives take precedence over both.
 REWARD_PRESETS: dict[str, dict[str, Any]] = {
-    # token F1 of the boxed answer, for maths too; +0.1 for any F1 above 0 if all tools were called; -1 for bad format alone
+    # token F1 of the boxed answer, for maths too; +0.1 for any F1 above 0 if all tools were called; only -1 for bad format
     "released_code": {
         "scorer": "qa",
         "reward": {
@@ -175,7 +175,7 @@ REWARD_PRESETS: dict[str, dict[str, Any]] = {
 
 
 def with_reward_preset(env_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return ``env_config`` over the values of the preset that its ``reward`` names.
+    """Fill up ``env_config`` with the values of the preset that its ``reward`` names; values already given take precedence.
 
     Raises:
         ValueError: there is no such preset.

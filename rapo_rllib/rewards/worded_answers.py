@@ -1,4 +1,4 @@
-r"""Answers that no arithmetic decides: words, names (``\angle ABC``), choices (``(C)``), digits in a base (``52_8``), moments.
+r"""Answers that no arithmetic decides: words, names (``\angle ABC``), choices (``(C)``), digits (``52_8``), dates, times.
 
 ``May 6, 2024`` is ``2024-05-06``, ``\text{6:00 PM}`` is ``18:00``.
 """
@@ -26,7 +26,7 @@ _NAME = re.compile(
     r"[ }]*)?(?:\{|\\text\{)? ?([A-Z]{2,})\}?"
 )
 _FIGURES = {"quadrilateral": "square", "segment": "overline", "line": "overleftrightarrow"}
-_ROW = 3  # capitals that are a name or a word, not a product
+_ROW = 3  # fewest capitals in a row that are a name or a word, not a product
 _BASED = re.compile(r"(-?[0-9A-Za-z]+)_\{?(?:\\text\{)?\s*(\w+)\s*\}?\}?")
 _WORDS = re.compile(r"[^\W\d_]{2}[^\d_\\^{}=+*/<>]*")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10"}
@@ -46,7 +46,7 @@ _YEARLESS = 1904  # a leap year, so that February 29 is a day of it
 def option(text: str) -> tuple[str, str] | None:
     """Return the letter and content of a multiple-choice answer that has both. Example: ``C. 7`` gives ``("C", "7")``.
 
-    Content that names another choice, or takes this one back, is none.
+    Content that names another choice, or takes this choice back, does not count.
     """
     match = _OPTION.fullmatch(text)
     if match is None or _OTHER.search(match[2]) or hedged(match[2]):
@@ -55,7 +55,7 @@ def option(text: str) -> tuple[str, str] | None:
 
 
 def same_words(predicted: str, gold: str) -> bool | None:
-    """Return whether two answers are the same letters, name, digits in a base, moment, or words; None if ``gold`` is none."""
+    """Return whether two answers are the same unit, date or time, letters, name, digits or words; None if ``gold`` is none."""
     for compare in (_same_unit, same_moment, _same_letter, _same_letters, _same_name, _same_digits, _same_text):
         found = compare(predicted, gold)
         if found is not None:
@@ -73,7 +73,7 @@ def _same_letter(predicted: str, gold: str) -> bool | None:
 
 
 def _same_letters(predicted: str, gold: str) -> bool | None:
-    """Compare several choices, named in the order of the alphabet; without signs between them they keep this order."""
+    """Compare several choices, which ``gold`` names in alphabetical order; letters without signs between must be in order."""
     wanted = _LETTERS_APART.sub("", gold)
     if _SEVERAL.fullmatch(wanted) is None or list(wanted) != sorted(set(wanted)) or _POINT.search(gold):
         return None
@@ -84,7 +84,7 @@ def _same_letters(predicted: str, gold: str) -> bool | None:
 
 
 def _same_name(predicted: str, gold: str) -> bool | None:
-    """Compare rows of capitals: words, or names of figures, whose points may be named in any order of the same sense."""
+    """Compare rows of capitals: words, or names of figures, whose points may be in any order that means the same figure."""
     wanted, given = _NAME.fullmatch(gold), _NAME.fullmatch(predicted)
     if wanted is None or (wanted[1] is None and len(wanted[2]) < _ROW):
         return None
@@ -96,7 +96,7 @@ def _same_name(predicted: str, gold: str) -> bool | None:
 
 
 def _orders(figure: str | None, points: str) -> set[str]:
-    """List the names of a figure: all orders of a triangle's points; around a square; of an angle and a line, both ways."""
+    """List the names of a figure: a triangle's points in any order, a square's around it, an angle's or a line's both ways."""
     if figure == "triangle":
         return set(map("".join, permutations(points)))
     around = range(len(points)) if figure == "square" else (0,)
@@ -105,13 +105,13 @@ def _orders(figure: str | None, points: str) -> set[str]:
 
 
 def _same_unit(predicted: str, gold: str) -> bool | None:
-    """Compare ``km/h`` and ``km per hour``; None where they are not the same unit, which they may not be meant to be."""
+    """Compare units, e.g. ``km/h`` and ``km per hour``; None if they are not the same: they may not be meant as units."""
     unit = bare_unit(gold)
     return True if unit is not None and bare_unit(predicted) == unit else None
 
 
 def _same_digits(predicted: str, gold: str) -> bool | None:
-    """Compare digits in a base, which may be left out, since the question names it; another base is another number."""
+    """Compare digits in a base. ``predicted`` may leave out the base, which the question names, but not name another one."""
     wanted = _BASED.fullmatch(without_blanks(gold))
     if wanted is None or not (wanted[1].lstrip("-")[0].isdigit() or (wanted[1].isupper() and wanted[2].isdigit())):
         return None
@@ -137,17 +137,17 @@ def _plain(text: str) -> str:
 
 
 class _Time(NamedTuple):
-    seconds: int  # since midnight, or noon where only the twelve hours of a dial are named
-    dial: bool  # the half of the day is not said
-    marked: bool  # by a.m., noon or the like, or by seconds: it cannot be a ratio
+    seconds: int  # since midnight; since midnight or noon if the half of the day is not given
+    dial: bool  # the half of the day is not given
+    marked: bool  # as a time, by a.m., noon or the like, or by seconds: it cannot be a ratio
     parts: int
 
 
 def same_moment(predicted: str, gold: str) -> bool | None:
     """Return whether two tidied answers are the same date or time; None if ``gold`` is neither.
 
-    The half of the day may be left out. A date in figures with the year last (5/6/2024) is that of the same figures alone: it
-    may begin with the month or the day. 3:15 may be a ratio, unless the other answer is clearly a time.
+    The half of the day may be left out. A date in figures with the year last (5/6/2024) equals only the same figures, since it
+    may begin with the month or the day. 3:15 counts as a ratio, unless one of the two answers is clearly a time.
     """
     predicted, gold = (_TEXT.sub(r" \1 ", text).strip().lower() for text in (predicted, gold))
     date = _date(gold)

@@ -66,6 +66,16 @@ def test_a_data_set_without_annotations_is_refused(tmp_path: Path) -> None:
         list(Questions.expert_trajectories({"dataset": str(path), "traces": "annotations"}))
 
 
+def test_a_row_without_a_question_is_left_out_where_such_rows_are(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"answer": "2"}\n{"question": "1 + 1?", "answer": "<<1+1=2>>2\\n#### 2"}\n')
+    config = {"dataset": str(path), "traces": "annotations"}
+    with pytest.raises(ValueError, match=r"row 1: .*skip_bad_rows: true"):
+        list(Questions.expert_trajectories(config))
+    (found,) = Questions.expert_trajectories({**config, "skip_bad_rows": True})
+    assert found.question.text == "1 + 1?"
+
+
 def test_real_gsm8k_gives_the_traces_that_were_made_of_it_elsewhere(shared_data: Path) -> None:
     config = {"dataset": str(shared_data / "math" / "gsm8k_train.jsonl.gz"), "traces": "annotations"}
     ours = {expert.question.text: expert.steps for expert in Questions.expert_trajectories(config)}
