@@ -10,7 +10,11 @@ from against_trl_parts.job import Job
 if __name__ == "__main__":
     part, (folder, policy, result) = sys.argv[1], map(Path, sys.argv[2:])
     job = Job.read(folder)
-    if part == "held_out":
+    if part == "base":
+        from against_trl_parts.base import make
+
+        make(job, folder, policy)
+    elif part == "held_out":
         from against_trl_parts.held_out import evaluate
 
         evaluate(job, policy, result)

@@ -21,12 +21,8 @@ FILE = "job.json"
 PROTOCOL: dict[str, Any] = {
     "format": "native",  # the chat template's own turns, which end with its token: as TRL writes and ends them
     "system_prompt": "Solve the problem. Write the calculation, then the answer as \\boxed{number}.",
-    "examples": [  # without them the model rambles, and is right three times of a hundred
-        ["Tom has 3 apples and buys 5 more. How many apples does he have?", "Tom has 3 + 5 = 8 apples. \\boxed{8}"],
-        ["A box holds 4 cups. How many cups do 6 boxes hold?", "The boxes hold 4 * 6 = 24 cups. \\boxed{24}"],
-    ],
 }
-TRAIN_QUESTIONS, PROMPT_TOKENS = 2000, 192  # the second: at most
+TRAIN_QUESTIONS, PROMPT_TOKENS = 2000, 96  # the second: at most
 ENGINE_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -43,6 +39,7 @@ class Job:
     iterations: int
     every: int  # iterations between two policies that are evaluated
     model: str  # a Hugging Face folder
+    solutions: int  # that it has imitated
     dtype: str  # of matrix products and of our engine; weights and AdamW are float32
     lr: float
     questions: int
@@ -71,7 +68,7 @@ class Job:
     def env_config(self) -> dict[str, Any]:
         """Settings of ``rapo/word_problems``: one calculation, answered at once, without tools."""
         counts = {"num_train": TRAIN_QUESTIONS, "num_test": self.held_out}
-        return {"steps": [1, 1], "max_number": 20, "tools": [], "read_answer": "any", "require_boxed": False, **counts}
+        return {"steps": [1, 1], "max_number": 10, "tools": [], "read_answer": "any", "require_boxed": False, **counts}
 
     def questions_in_order(self) -> list[Question]:
         """The training questions, in the order in which our algorithm asks them."""
@@ -100,7 +97,7 @@ class Judge:
         return said_before(question.text, question, self._settings.system_prompt, self._settings)
 
     def reward(self, question: Question, token_ids: Sequence[int]) -> float:
-        """1 for a right answer, else 0: the reward of training, and of a greedy response its share of the accuracy."""
+        """1 for a right answer, else 0: the reward of training, and of a held-out response its share of the accuracy."""
         self._env.reset(options={"question": question})
         self._env.turn_ended = bool(token_ids) and token_ids[-1] in self._chat.end_ids
         reward = self._env.step(self._chat.read(token_ids, "", "", "eos" if self._env.turn_ended else "length"))[1]
