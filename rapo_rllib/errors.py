@@ -93,7 +93,7 @@ class NotFiniteError(LearnerError):
 
 
 class CheckpointError(RuntimeError):
-    """Checkpoint that is incomplete, damaged, or of something else."""
+    """Checkpoint that is incomplete, damaged, or belongs to something else."""
 
 
 class ServiceError(Exception):

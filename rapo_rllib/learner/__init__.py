@@ -1,1 +1,1 @@
-"""The update: one or many learners, whole or sharded, and the state that a checkpoint keeps."""
+"""The update by one or many learners, with whole or sharded weights, and the training state that a checkpoint keeps."""

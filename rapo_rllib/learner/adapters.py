@@ -1,7 +1,7 @@
-"""The adapters inside the learner's language model: how they come in, train, are switched off, merged and saved.
+"""The LoRA adapters in the learner's language model: how they are put in, trained, switched off, merged and saved.
 
-``peft`` puts a module around every target, so that ``x.q_proj.weight`` is the parameter ``x.q_proj.base_layer.weight`` here.
-This file alone translates: outside, weights have the names of their checkpoint, and adapters those of an adapter file.
+``peft`` puts a module around every target, so ``x.q_proj.weight`` becomes the parameter ``x.q_proj.base_layer.weight``. Only
+this file translates the names: elsewhere, weights are named as in their checkpoint, and adapters as in an adapter file.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from rapo_rllib.weights.dtensor import full_tensor
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_ADAPTER = "default"  # peft's name of the only one
+_ADAPTER = "default"  # peft's name of the only adapter
 _WRAPPED = ".base_layer."  # what peft's module adds to the name of a target's own weight
 
 
 class Adapters:
-    """The adapters of a language model, put into it here; everything else in it is frozen.
+    """The adapters of a language model. The constructor puts them into the model and freezes everything else.
 
-    They are float32 also beside bfloat16 weights: at usual learning rates a step is smaller than bfloat16 can tell. They start
-    alike on all learners, and with ``B = 0``: the policy is the base model.
+    Adapters are float32 even beside bfloat16 weights: at usual learning rates a step is smaller than bfloat16 resolves. They
+    start alike on all learners, with ``B = 0``: at first, the policy is the base model.
     """
 
     def __init__(self, language_model: PreTrainedModel, settings: LoraSettings) -> None:
@@ -55,7 +55,7 @@ class Adapters:
             parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
 
     def tensors(self) -> dict[str, torch.nn.Parameter]:
-        """Return the live adapters, by their names in an adapter file."""
+        """Return the live parameters of the adapters, by their names in an adapter file."""
         named: dict[str, torch.nn.Parameter] = {}
         for name, layer in self._layers.items():
             named[name + LORA_A], named[name + LORA_B] = layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
@@ -63,7 +63,7 @@ class Adapters:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """Switch adapters off: inside, the model is the one that training started from."""
+        """Switch the adapters off inside the block: there, the model is the one that training started from."""
         for layer in self._layers.values():
             layer.enable_adapters(False)
         try:
@@ -73,15 +73,15 @@ class Adapters:
                 layer.enable_adapters(True)
 
     def merges(self) -> dict[int, Callable[[], torch.Tensor] | None]:
-        """Find what makes each target's whole weight, with its adapter in it; None for adapters, which have no part there.
+        """Map the ``id`` of each target's weight to a function that merges the adapter into it; of each adapter, to None.
 
-        By ``id`` of the parameter, which with shards is another one inside a pass.
+        With shards, parameters are other objects inside a pass: call it there to get the ids of these.
         """
         made: dict[int, Callable[[], torch.Tensor] | None] = {id(tensor): None for tensor in self.tensors().values()}
         return made | {id(layer.base_layer.weight): partial(self._merged, name) for name, layer in self._layers.items()}
 
     def _merged(self, name: str) -> torch.Tensor:
-        """Return the whole weight of a target, with its adapter."""
+        """Merge the adapter of a target into its weight; shards are gathered."""
         layer = self._layers[name]
         parts = layer.base_layer.weight, layer.lora_A[_ADAPTER].weight, layer.lora_B[_ADAPTER].weight
         weight, lora_a, lora_b = (full_tensor(part.detach()) for part in parts)
@@ -89,14 +89,14 @@ class Adapters:
 
     @torch.no_grad()
     def merged_state(self, keep: bool = True) -> dict[str, torch.Tensor]:
-        """Return all weights under their checkpoint names, as a model without adapters, in the dtype of its weights.
+        """Merge the adapters into copies of all weights, which have the names of the checkpoint and the model's dtypes.
 
-        The live weights stay as they are. ``keep=False`` is for a learner that only gives its shards: the result is empty.
+        The live weights stay as they are. ``keep=False`` is for a learner that only gives its shards: its result is empty.
         """
         adapters = set(map(id, self.tensors().values()))
         weights = {name: value for name, value in self._model.state_dict(keep_vars=True).items() if id(value) not in adapters}
         targets = {f"{name}{_WRAPPED}weight": name for name in self._layers}
-        made: dict[int, torch.Tensor] = {}  # tied weights stay one
+        made: dict[int, torch.Tensor] = {}  # tied weights stay one tensor
         for name, value in weights.items():
             if id(value) not in made:
                 full = self._merged(targets[name]).to(value.dtype) if name in targets else full_tensor(value.detach())

@@ -131,7 +131,7 @@ class ChatProtocol:
         return f"{self.settings.retrieval_sentence}\n<{tag}>\n{trace.strip()}\n</{tag}>\n"
 
     def stops(self, closing: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
-        """Return all closing tags, and the answer's, after which the policy is asked for the end of its turn."""
+        """Return all closing tags, and the answer's tag, behind which the policy is asked for the end of its turn."""
         return closing, self._closing_tag
 
     @property

@@ -119,7 +119,7 @@ def _number(value: Any, found: Any, path: str) -> float:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Start the one event loop of the process: a client that a function keeps between calls belongs to its first loop."""
+    """Start the process's one event loop: a client that a function keeps between calls belongs to the loop of its first use."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="rapo-rewards").start()
     return loop

@@ -77,7 +77,7 @@ _shared_lock = threading.Lock()
 
 
 def check_scorer(entry: Any) -> tuple[Any, dict[str, Any]]:
-    """Check an entry, and split it into name and options; the name may be a function, or a list of entries without options.
+    """Check an entry, and split it into name and options; the name may be a function, or a list, which has no options.
 
     Raises:
         ValueError: the entry has another shape, or names no scorer.
