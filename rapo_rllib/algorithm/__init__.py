@@ -1,1 +1,1 @@
-"""The training step: sample groups, move the policy, confirm the new weights; and the config that describes it."""
+"""The training step (sample groups, update the policy, confirm the new weights) and the config of a training."""

@@ -1,4 +1,4 @@
-"""``RAPO``: RLlib's ``Algorithm`` that samples groups, moves the policy, and confirms the new weights. It routes.
+"""``RAPO``: the RLlib ``Algorithm`` that samples groups, updates the policy and confirms the new weights. It only routes.
 
 cursor --questions--> env runners --groups--> batching --> learners --weights, confirmed--> env runners
 """
@@ -68,13 +68,13 @@ class RAPO(Algorithm):
         return RAPOConfig(algo_class=cls)
 
     def __init__(self, config: AlgorithmConfig | None = None, *args: Any, **kwargs: Any) -> None:
-        # RLlib drops what Tune says of the trial: all trials of a sweep would have one name, and one collection of grown traces
+        # kept, as RLlib drops Tune's trial info: else all trials of a sweep would share a name and a collection of grown traces
         self._tunes_trial = config.get(TRIAL_INFO) if isinstance(config, Mapping) else None
         super().__init__(config, *args, **kwargs)
 
     @override(Algorithm)
     def setup(self, config: RAPOConfig) -> None:  # type: ignore[override]
-        """Check what is cheap to check, make the buffer, then start learners and engines."""
+        """Check the config, prepare the buffer and the warm start, then start learners and engines."""
         self._trial_info = self._tunes_trial
         self.progress = Progress(self.trial_id)
         self.run_summary = RunSummary()
@@ -87,7 +87,7 @@ class RAPO(Algorithm):
         self._buffer: Any = None
         self._buffer_updater: Any = None
         self._evaluated_version: int | None = None  # of the weights that the last evaluation saw
-        self._evaluations, self._evaluation_s = 0, 0.0  # in all, and seconds in this iteration
+        self._evaluations, self._evaluation_s = 0, 0.0  # number in all; seconds in this iteration
         if settings.uses_retrieval:
             named = (self.progress, self.run_name, self.test_questions, train_questions)
             self._buffer, self._buffer_updater = open_buffer(settings, source, *named)
@@ -130,13 +130,13 @@ class RAPO(Algorithm):
     def save_to_path(
         self, path: Any = None, *, state: Any = None, filesystem: FileSystem | None = None, use_msgpack: bool = False
     ) -> str:
-        """Write a checkpoint: whole, or not at all; returns its path. See :class:`AlgorithmCheckpoints`.
+        """Write a checkpoint, whole or not at all, and return its path. See :class:`AlgorithmCheckpoints`.
 
         Args:
-            path: of the checkpoint's folder, or the address of one on a remote storage; None: a temporary one.
-            state: not taken; a checkpoint is always of the present state.
-            filesystem: that ``path`` is on; None: what its address says.
-            use_msgpack: of ``algorithm_state``, in place of pickle.
+            path: of the checkpoint's folder, or its address on a remote storage; None: a temporary folder.
+            state: refused; a checkpoint is always of the present state.
+            filesystem: file system of ``path``; None: found from its address.
+            use_msgpack: whether ``algorithm_state`` is written with msgpack in place of pickle.
 
         Raises:
             ValueError: ``state`` was given.
@@ -154,16 +154,16 @@ class RAPO(Algorithm):
 
     @override(Algorithm)
     def restore_from_path(self, path: Any, *args: Any, filesystem: FileSystem | None = None, **kwargs: Any) -> None:
-        """Go on from a checkpoint, on any number of learners and env runners; every engine then confirms its weights.
+        """Restore a checkpoint, on any number of learners and env runners; then let every engine confirm its weights.
 
         Args:
-            path: of the checkpoint's folder, or the address of one on a remote storage.
+            path: of the checkpoint's folder, or its address on a remote storage.
             *args: RLlib's.
-            filesystem: that ``path`` is on; None: what its address says.
-            **kwargs: RLlib's; with ``component``, ``path`` is of that component alone, as RLlib writes it.
+            filesystem: file system of ``path``; None: found from its address.
+            **kwargs: RLlib's; with ``component``, ``path`` holds that component alone, as RLlib writes it.
 
         Raises:
-            CheckpointError: it is not complete, is damaged, or holds another model.
+            CheckpointError: the checkpoint is incomplete, is damaged, or holds another model.
             FileNotFoundError: there is nothing at ``path``.
         """
         restore_own = super().restore_from_path
@@ -177,18 +177,18 @@ class RAPO(Algorithm):
             restore_own(source, *args, filesystem=filesystem, **kwargs)
         else:
             self._checkpoints.restore(path, filesystem, read_own)
-        self._evaluated_version = None  # another training had weights of the same number
+        self._evaluated_version = None  # the same version may now stand for other weights
         self.sync_engines()
 
     @override(Algorithm)
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Return RLlib's state, and where the run stands."""
+        """Return RLlib's state together with the states of RAPO's own parts."""
         state: dict[str, Any] = super().get_state(components, not_components=not_components, **kwargs)
         return {**state, "rapo": {name: part.get_state() for name, part in self._parts.items()}}
 
     @override(Algorithm)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with the batch that would have come; every engine then confirms its weights."""
+        """Restore a state, so that the same batch comes next; if it holds weights, let every engine confirm them."""
         self._sampling.forget()
         with self._weights_lock:
             super().set_state(state)
@@ -201,15 +201,15 @@ class RAPO(Algorithm):
         self._sampling.reached(self._num_env_steps())
 
     def export_policy(self, folder: str | Path, merged: bool = True) -> Path:
-        """Write the policy as a Hugging Face folder that ``transformers`` and vLLM load; returns the folder.
+        """Write the policy as a Hugging Face folder that ``transformers`` and vLLM load, and return the folder.
 
         With remote learners the folder must be on storage that they share. With LoRA ``merged=False`` writes the adapters
         alone, for ``PeftModel.from_pretrained``.
 
         Raises:
-            ValueError: there are no adapters.
-            LearnerError: a learner could not write it, or died.
-            RuntimeError: it was written elsewhere.
+            ValueError: adapters were asked for, and there are none.
+            LearnerError: a learner could not write the policy, or died.
+            RuntimeError: the policy was written elsewhere: learners and driver do not share the folder.
         """
         return export_policy(self.settings.model, self.learner_group, folder, merged)
 
@@ -219,7 +219,7 @@ class RAPO(Algorithm):
     def sync_engines(self, env_runner_group: Any = None) -> SyncReport:
         """Send the current weights to every engine and wait until each has confirmed them; raises ``WeightSyncError``."""
         group = env_runner_group if env_runner_group is not None else self.env_runner_group
-        with self._weights_lock:  # a runner that restarts beside an update waits for whole weights
+        with self._weights_lock:  # an env runner that restarts during an update waits for whole weights
             report = self._weight_sync.run(self.learner_group, group)
             if group is self.env_runner_group:
                 self._sampling.set_version(report.version)
@@ -238,7 +238,7 @@ class RAPO(Algorithm):
         return restored
 
     def bring_back_env_runners(self, env_runner_group: Any) -> None:
-        """Bring back env runners inside an iteration; call the callback that RLlib calls only between two."""
+        """Bring back env runners during an iteration, with the callback that RLlib calls only between two iterations."""
         config = self.config if env_runner_group is self.env_runner_group else self.evaluation_config
         if restored := self.restore_env_runners(env_runner_group):
             self._make_on_env_runners_recreated_callbacks(
@@ -284,7 +284,7 @@ class RAPO(Algorithm):
         self._sampling.end_update()
 
     def _all_engines(self, method: str) -> None:
-        """Put the engines to sleep or wake them, where ``engine.sleep`` asks for it."""
+        """Put the engines to sleep, or wake them, if ``engine.sleep`` is set."""
         if self.settings.engine.sleep:
             self.env_runner_group.foreach_env_runner(method, local_env_runner=self.settings.rllib.num_env_runners == 0)
 
@@ -301,7 +301,7 @@ class RAPO(Algorithm):
         return None if self._buffer_updater is None else self._buffer_updater.view()
 
     def _update(self, batch: TrainingBatch, result: SampleResult, lifetime: int) -> None:
-        """Move the policy; a batch that ends the training because it is not finite is kept."""
+        """Update the policy; if that raises ``NotFiniteError``, write the batch to disk before the training ends."""
         try:
             learned = self.learner_group.update(training_data=batch, timesteps={NUM_ENV_STEPS_SAMPLED_LIFETIME: lifetime})
         except NotFiniteError as error:
@@ -310,9 +310,9 @@ class RAPO(Algorithm):
 
     @override(Algorithm)
     def step(self) -> dict[str, Any]:
-        """Run one iteration; before the first one the initial policy is evaluated, and within ``time_budget_s`` the last."""
+        """Run one iteration. Evaluate the policy before the first one, and after the last that fits into ``time_budget_s``."""
         self._evaluation_s = 0.0
-        self.metrics.delete(TIMERS, key_error=False)  # RLlib's are moving averages, repeated where nothing was timed
+        self.metrics.delete(TIMERS, key_error=False)  # RLlib's timers are moving averages, repeated if nothing was timed
         if self.settings.run.evaluate_before_training and self.test_questions and not self.run_summary.evaluated:
             self.evaluate()
         before = self._evaluations
@@ -333,7 +333,7 @@ class RAPO(Algorithm):
         return results
 
     def keep_held_out(self, result: SampleResult) -> None:
-        """Take the trajectories of an evaluation of the present weights."""
+        """Write the trajectories of an evaluation of the present weights, if ``transcripts`` is set."""
         write_held_out(self, result.groups, self._version)
 
     @override(Algorithm)
@@ -354,12 +354,12 @@ class RAPO(Algorithm):
     @classmethod
     @override(Algorithm)
     def _should_create_evaluation_env_runners(cls, eval_config: AlgorithmConfig) -> bool:
-        """Make them only when asked: evaluation runs on the training engines otherwise."""
+        """Check whether evaluation has env runners of its own; otherwise it runs on the training env runners."""
         return bool(eval_config.evaluation_num_env_runners)
 
     @override(Algorithm)
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule | None:
-        """Return the policy: the local learner's own, or a copy of a remote one's."""
+        """Return the policy's module: the local learner's own, or a copy of a remote learner's; None for another id."""
         if module_id != DEFAULT_MODULE_ID:
             return None
         if self.learner_group.is_local:
@@ -373,7 +373,7 @@ class RAPO(Algorithm):
 
     @override(Algorithm)
     def cleanup(self) -> None:
-        """Stop engines and learners, and let go of the buffer."""
+        """Stop engines and learners, and close the connection to the buffer."""
         sampling: Sampling | None = getattr(self, "_sampling", None)  # None: setup failed before it
         if sampling is not None:
             sampling.close()

@@ -1,10 +1,10 @@
-"""Updates of the Step-Trace Buffer between two rollouts: add grown traces, tell the env runners.
+"""Growth of the Step-Trace Buffer between two rollouts: add the policy's own traces, and tell the env runners.
 
     groups of a rollout --BufferUpdater.take--> grown traces (memory; checkpoints) --sync--> grown traces in Milvus
                                            --view--> env runners, with the next rollout
 
-What this process holds is the truth, and Milvus its copy: where Milvus does not answer, training goes on, the failure is
-counted, and the next iteration writes what is missing. So a run that goes on from a checkpoint has exactly the traces of then.
+This process holds the grown traces, and Milvus only a copy of them. If Milvus does not answer, training goes on, the failure
+is counted, and the next iteration writes what is missing. So a resumed run has exactly the traces of its checkpoint.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class BufferUpdater:
     """Growth of one run's buffer.
 
     Args:
-        buffer: the off-policy agents'; open.
-        run: name of the run, which collections are named by; a checkpoint may have another one.
+        buffer: the off-policy agents' buffer, already open.
+        run: name of the run, from which its collection is named; the name of a checkpoint may replace it.
         protocol: how the policy's steps are rendered.
-        guard: knows the evaluation questions. What the policy wrote on one does not enter.
+        guard: knows the evaluation questions; step traces of these do not enter.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class BufferUpdater:
         self._grown: StepTraceBuffer | None = None
         self._stored: dict[str, tuple[float, int]] | None = None  # what the grown collection holds; None: not known yet
         self._version = 0
-        self.coverage: float | None = None  # share of the training questions that have step traces, where they have texts
-        self._failures = 0  # iterations
-        self._failed = False  # since the last one was counted
+        self.coverage: float | None = None  # share of training questions with step traces; None: unknown
+        self._failures = 0  # iterations in which Milvus did not answer
+        self._failed = False  # Milvus did not answer, which is not counted yet
         if self._settings.growth != "none":
             self._grown = self._own_buffer()
 
@@ -60,14 +60,14 @@ class BufferUpdater:
         return StepTraceBuffer(grown_settings(self._settings, f"{self._buffer.collection}_grown_{self._run.in_milvus}"))
 
     def view(self) -> BufferView:
-        """Return what env runners open. Before the first rollout it makes the grown collection what it is to be."""
+        """Return the env runners' view of the buffer; before the first rollout, bring the grown collection up to date."""
         if self._stored is None:
             self.sync()
         collection = None if self._grown is None or self._stored is None else self._grown.collection
         return BufferView(collection, self._version)
 
     def take(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Take in what is good of a rollout; returns metrics."""
+        """Add the good step traces of a rollout, and return metrics."""
         found, refused = self._candidates(groups)
         change = self._kept.add(found)
         self.sync()
@@ -81,17 +81,17 @@ class BufferUpdater:
         return {name: float(value) for name, value in values.items()}
 
     def _candidates(self, groups: Sequence[TrajectoryGroup]) -> tuple[list[StepTrace], int]:
-        """Return the policy's step traces that may enter, and how many may not, being of evaluation questions."""
+        """Find the policy's step traces that may enter, and count traces that may not, as they are of evaluation questions."""
         allowed, count = [], 0
         for group in groups:
             found = grown_candidates([group], self._settings.growth, self._protocol, self._settings.level)
             count += len(found)
             if not self._guard.leaks(group.question.text):
-                allowed += [trace for trace in found if not self._guard.leaks(trace.question)]  # as the environment put it
+                allowed += [trace for trace in found if not self._guard.leaks(trace.question)]  # the environment's text
         return allowed, count - len(allowed)
 
     def sync(self) -> None:
-        """Bring Milvus to what is held here; where it does not answer, that is counted and said, and tried again next time."""
+        """Bring Milvus up to date; if it does not answer, note and log the failure: the next call tries again."""
         try:
             if self._grown is not None:
                 self._sync_grown(self._grown)
@@ -108,18 +108,18 @@ class BufferUpdater:
         again = [trace for key, trace in wanted.items() if key in stored and stored[key] != _changing(trace)]
         gone = sorted(set(stored) - set(wanted))
         if missing or again or gone:
-            self._stored = None  # after a failure halfway: look again what is there
+            self._stored = None  # so that after a failure halfway the collection is read again
             grown.insert([*missing, *again])
             grown.delete(gone)
             self._stored = {key: _changing(trace) for key, trace in wanted.items()}
             self._version += 1
 
     def get_state(self) -> dict[str, Any]:
-        """Return what checkpoints keep: the traces themselves, not only their names."""
+        """Return the state for a checkpoint: the grown traces themselves, not only their ids, and the run's name."""
         return {"grown": self._kept.get_state(), "run": self._run.get_state()}
 
     def set_state(self, state: Mapping[str, Any] | None) -> None:
-        """Go on from a checkpoint, of this run or of another; None: of a run without a buffer."""
+        """Restore the state of a checkpoint, of this run or another one; None: its run had no buffer."""
         state = state or {"grown": [], "run": None}
         self._go_on_as(self._run.after(state["run"]))
         allowed = [trace for trace in state["grown"] if not self._guard.leaks(trace.question)]

@@ -57,12 +57,12 @@ class RAPOConfig(AlgorithmConfig):
             setattr(self, key, value)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Give keys that were declared after a checkpoint was written their defaults."""
+        """Restore the keys; keys that were declared after a checkpoint was written get their defaults."""
         self.__dict__.update({**default_keys(), **state})
 
     @property
     def settings(self) -> Settings:
-        """RAPO's keys, and those of RLlib's that matter, frozen. Raises ``ValueError`` naming key, value and rule."""
+        """RAPO's keys and the RLlib keys that matter, frozen. Raises ``ValueError`` naming key, value and rule."""
         return settings_of(vars(self))
 
     @property
@@ -72,7 +72,7 @@ class RAPOConfig(AlgorithmConfig):
 
     # without RLlib's @override, which would hide the keys' types from editors and type checkers
     def training(self, **keys: Unpack[TrainingKeys]) -> RAPOConfig:  # type: ignore[override]
-        """Set keys; signature and text are made of their declarations, below."""
+        """Set keys; ``_declare_training`` makes signature and docstring from the declarations of the keys."""
         given: dict[str, Any] = {key: value for key, value in keys.items() if value is not NotProvided}
         refuse_token(given.get("step_trace_buffer"))
         public = {key for key in vars(self) if not key.startswith("_")} - {"language_model"}
@@ -88,7 +88,7 @@ class RAPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def environment(self, env: Any = NotProvided, *, env_config: Any = NotProvided, **kwargs: Any) -> RAPOConfig:
-        """Set the environment as in RLlib; in ``env_config`` a loaded data set may stand where the name of one does."""
+        """Set the environment as in RLlib; ``env_config`` may hold a loaded data set in place of its name."""
         if isinstance(env_config, Mapping):
             env_config = with_data_files(env_config)
         return super().environment(env, env_config=env_config, **kwargs)
@@ -102,7 +102,7 @@ class RAPOConfig(AlgorithmConfig):
             given = config_dict.pop("model")
             if not isinstance(given, Mapping) or "fcnet_hiddens" not in given:
                 self.language_model = _with_model_path(given)
-        for key in ("env_config", "evaluation_config"):  # RLlib looks into them at once
+        for key in ("env_config", "evaluation_config"):  # RLlib reads these before our checks run
             if key in config_dict:
                 knobs(RLlibSettings)[key].refuse(key, config_dict[key])
         translated = [self._translate_special_keys(key, warn_deprecated=False) for key in config_dict]
@@ -113,20 +113,20 @@ class RAPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def validate(self) -> None:
-        """Refuse what cannot work, naming key, value and fix."""
+        """Refuse a config that cannot work; the error names key, value and fix."""
         if self.log_level not in ("INFO", "DEBUG"):
             quiet()
         check_rllib_keys(self)
         # a local engine beside remote ones would only cost memory
         if not self._is_frozen:
             self.create_local_env_runner = self.num_env_runners == 0
-        if isinstance(self.lr, list | tuple) and self.lr:  # RLlib's own check breaks off at points that are none
+        if isinstance(self.lr, list | tuple) and self.lr:  # RLlib's own check crashes at malformed points
             check_schedule("lr", self.lr)
         try:
             super().validate()
         except ValueError:
             raise
-        except Exception:  # at a value of a wrong type, which our own checks name
+        except Exception:  # RLlib crashed at a value of a wrong type, which our own checks name
             _ = self.settings
             raise
         check_applied_preset(vars(self))
@@ -154,7 +154,7 @@ class RAPOConfig(AlgorithmConfig):
 
     @override(AlgorithmConfig)
     def get_default_learner_class(self) -> type:
-        """Return the learner."""
+        """Return RAPO's learner class."""
         from rapo_rllib.learner.learner import RAPOTorchLearner
 
         return RAPOTorchLearner
@@ -163,7 +163,7 @@ class RAPOConfig(AlgorithmConfig):
     def build_learner_group(
         self, *, env: Any = None, spaces: Any = None, rl_module_spec: Any = None, placement_group: Any = None
     ) -> LearnerGroup:
-        """Return learners whose weights may be sharded; see RLlib for the arguments."""
+        """Build a group of learners whose weights may be sharded; see RLlib for the arguments."""
         from rapo_rllib.learner.ranks import RAPOLearnerGroup
 
         spec = rl_module_spec or self.get_multi_rl_module_spec(env=env, spaces=spaces)
@@ -184,7 +184,7 @@ def _algorithm_class() -> type[Algorithm]:
 
 
 def _rllib_defaults() -> dict[str, Any]:
-    """Return RLlib's keys for RAPO: a text environment, an engine that samples, and weights that are confirmed."""
+    """Return RAPO's defaults of RLlib's keys: a text environment, an engine that samples, and weights that are confirmed."""
     from rapo_rllib.env_runner.env_runner import RAPOEnvRunner
     from rapo_rllib.envs.base import AnyText
     from rapo_rllib.evaluation.held_out import evaluate_on_env_runners

@@ -1,4 +1,4 @@
-"""The off-policy data that a config asks for, made on the first run: the Step-Trace Buffer, and trajectories mixed into groups.
+"""Make the off-policy data that a config asks for: the Step-Trace Buffer, trajectories mixed into groups, and given steps.
 
 Flow: settings -> here -> ``buffer/``, ``batching/off_policy.py`` -> ``RAPO``.
 """
@@ -32,19 +32,19 @@ def open_buffer(
     test_questions: Sequence[Question] = (),
     train_questions: Iterable[Question] = (),
 ) -> tuple[StepTraceBuffer, BufferUpdater]:
-    """Return the complete buffer of this job, built if it is not there yet, and its upkeep in this run; the caller closes both.
+    """Open the job's Step-Trace Buffer, built if it is missing, and make its updater for this run; the caller closes both.
 
     Args:
         settings: of the job.
-        source: its expert.
+        source: has the expert's trajectories, which the buffer may be built from.
         progress: told what is done.
         run: name of this run.
-        test_questions: those of the evaluation, which the buffer must not hold. Questions that are only a seed have no text
-            beforehand, so nothing can be said about them.
-        train_questions: those of the training; how many of them have step traces is said.
+        test_questions: questions of the evaluation, which the buffer must not hold. Questions that are only a seed have no text
+            beforehand, and cannot be checked.
+        train_questions: questions of the training; ``progress`` is told how many of them have step traces.
 
     Raises:
-        ValueError: it cannot be built, was built from something else, or holds evaluation questions.
+        ValueError: the buffer cannot be built, was built from something else, or holds evaluation questions.
         RetrievalError: Milvus does not answer.
     """
     from rapo_rllib.algorithm.buffer_growth import BufferUpdater
@@ -77,10 +77,10 @@ def open_buffer(
 
 
 def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -> OffPolicyMixing | None:
-    """Return the mixing of ``off_policy_trajectories`` per group; None: groups hold rollouts only.
+    """Make the mixing that adds ``off_policy_trajectories`` to each group; None: groups hold rollouts only.
 
     Raises:
-        ValueError: the environment's expert has nothing that could be mixed in.
+        ValueError: the expert has no trajectory that could be mixed in.
     """
     mixing = settings.off_policy
     if not mixing.off_policy_trajectories:
@@ -96,10 +96,10 @@ def make_mixing(settings: Settings, asked: QuestionSource, progress: Progress) -
 def make_starts(
     settings: Settings, asked: QuestionSource, progress: Progress, test_questions: Sequence[Question] = ()
 ) -> tuple[ExpertStarts | None, ExpertRows | None]:
-    """Return the sources of given first steps and of single steps for shares of the groups; None: there are none.
+    """Make the sources of given first steps and of single steps; each is None if its share of the groups is 0.
 
     Raises:
-        ValueError: there are no trajectories with a positive reward to take them from.
+        ValueError: no trajectory of the expert has a positive reward, or none is long enough to begin inside.
     """
     off_policy, seed, size = settings.off_policy, settings.rllib.seed or 0, settings.rollout.group_size
     if not off_policy.expert_start_share and not off_policy.expert_step_share:
@@ -116,10 +116,10 @@ def make_starts(
 
 
 def _experts(settings: Settings, asked: QuestionSource, test_questions: Sequence[Question] = ()) -> list[ExpertTrajectory]:
-    """Return trajectories of ``expert_traces``; those of a file get the job's questions, with seed, turns and tools.
+    """Read the trajectories of ``expert_traces``; trajectories of a file get the job's questions, with seed, turns and tools.
 
     Raises:
-        ValueError: none has a positive reward; or the questions are seeds without text, which no text of a file matches.
+        ValueError: no trajectory has a positive reward; or a file is named, and the job's questions are seeds without text.
     """
     from rapo_rllib.buffer.leak_guard import LeakGuard
 

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_model(settings: Settings) -> None:
-    """Raise ``ValueError``, naming the key and what to do, where the model is not there, or cannot be trained as asked."""
+    """Raise ``ValueError``, naming the key and what to do, if the model is missing or cannot be trained as the settings ask."""
     check_trainable(settings.model)
     if settings.model.lora is not None:
         check_targets(load_causal_lm(settings.model, with_weights=False), settings.model.lora)
@@ -49,7 +49,7 @@ def check_parts(config: RAPOConfig) -> None:
     if isinstance(env.unwrapped, AgentEnv):
         check_begins(settings.off_policy)
     _check_branches(settings, env.unwrapped)
-    if settings.protocol.format != "tags":  # those take any model
+    if settings.protocol.format != "tags":  # the tags take any model
         _check_template(settings, env, source.questions("train"))
     questions = source.questions("train")
     if isinstance(env.unwrapped, ToolEnv):
@@ -76,7 +76,7 @@ def _check_branches(settings: Settings, env: Any) -> None:
 
 
 def _check_template(settings: Settings, env: Any, questions: Sequence[Question]) -> None:
-    """Render what a chat template may refuse: a retrieved step, and what rows bring, turns and schemas of tools."""
+    """Check that the chat template takes a retrieved step, and the turns and tool schemas of questions."""
     chat = make_protocol(load_tokenizer(settings.model), settings.protocol, env, vllm_call_reader)
     if isinstance(chat, NativeProtocol) and (otherwise := chat.served_otherwise()):
         logger.warning(otherwise)
@@ -101,7 +101,7 @@ def _check_warm_start(warm_start: WarmStartSettings, source: QuestionSource) -> 
 
 
 def check_traces(traces: str, key: str, source: QuestionSource) -> None:
-    """Raise ``ValueError`` where ``key`` names trajectories that are not there."""
+    """Raise ``ValueError`` if ``key`` names trajectories that do not exist."""
     if traces == "expert":
         source.expert_trajectories(traces, key)
     elif not Path(traces).is_file():
@@ -112,7 +112,7 @@ def check_traces(traces: str, key: str, source: QuestionSource) -> None:
 
 
 def _check_evaluation_config(config: RAPOConfig) -> None:
-    """Refuse keys that are to differ in evaluation where engines that train evaluate: these do not read them."""
+    """Refuse ``evaluation_config`` if training env runners evaluate, as they do not read it; otherwise check its keys."""
     if not config.evaluation_config:
         return
     if not config.evaluation_num_env_runners:
@@ -151,7 +151,7 @@ def _check_buffer(settings: BufferSettings) -> None:
 
 
 def _check_milvus(settings: BufferSettings) -> None:
-    """Refuse a server that does not answer, and a missing buffer that nothing is named for."""
+    """Refuse a server that does not answer, and a missing buffer without traces to build it from."""
     from rapo_rllib.buffer.store import StepTraceBuffer
     from rapo_rllib.errors import RetrievalError
 

@@ -1,4 +1,4 @@
-"""The keys of RLlib's ``AlgorithmConfig`` that RAPO or RLlib reads in a training of RAPO; every other one is refused.
+"""The keys of RLlib's ``AlgorithmConfig`` that RAPO or RLlib reads in a training of RAPO; every other key is refused.
 
 RLlib keeps the settings of all its algorithms in one config, and most of them mean nothing to an engine that writes texts. A
 key that is not read is refused as soon as its value differs from ``RAPOConfig``'s own.
@@ -22,7 +22,7 @@ READ = (
     *("callbacks_on_evaluate_start", "callbacks_on_evaluate_end"),
     *("evaluation_interval", "evaluation_duration", "evaluation_config", "evaluation_num_env_runners"),
     *("evaluation_sample_timeout_s", "custom_evaluation_function", "in_evaluation"),
-    # by RLlib, on the way that RAPO takes through it: resources, restarts, iterations, checkpoints, the learner's device
+    # read by RLlib's own code in a training of RAPO: resources, restarts, iterations, checkpoints, the learner's device
     *("algo_class", "env_runner_cls", "log_level"),
     *("placement_strategy", "num_cpus_for_main_process", "custom_resources_for_main_process"),
     *("num_cpus_per_env_runner", "custom_resources_per_env_runner", "validate_env_runners_after_construction"),
@@ -49,7 +49,7 @@ def _defaults() -> dict[str, Any]:
 
 
 def check_rllib_keys(config: AlgorithmConfig) -> None:
-    """Refuse what of RLlib's own keys would be ignored.
+    """Refuse RLlib keys that are set but would be ignored.
 
     Raises:
         ValueError: naming the key and its value.

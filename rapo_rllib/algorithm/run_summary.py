@@ -11,7 +11,7 @@ from rapo_rllib.env_runner.metrics import SampleResult
 
 @dataclass
 class RunSummary:
-    """Accuracy before and after, and totals over the whole training, restores included."""
+    """Accuracy before and after training, and totals over the whole training, also across restores."""
 
     accuracy_before: float | None = None
     accuracy_after: float | None = None
@@ -31,7 +31,7 @@ class RunSummary:
         return self.evaluations > 0 or self.accuracy_before is not None
 
     def take_evaluation(self, evaluated: Mapping[str, Any]) -> None:
-        """Record an evaluation: the first is 'before', the latest 'after', the highest 'best'; a user's own may lack them."""
+        """Record an evaluation: the first is 'before', the latest 'after', the highest 'best'; a user's may lack accuracy."""
         self.evaluations += 1
         self.evaluated_questions = int(evaluated.get("num_episodes", 0))
         if "accuracy" not in evaluated:
@@ -72,11 +72,11 @@ class RunSummary:
         }
 
     def get_state(self) -> dict[str, Any]:
-        """Return what checkpoints keep."""
+        """Return the state for a checkpoint."""
         return asdict(self)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; times since the start begin anew."""
+        """Restore the state of a checkpoint; times since the start begin anew."""
         for name, value in state.items():
             setattr(self, name, value)
         self.last_end_s = None

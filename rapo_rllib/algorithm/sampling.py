@@ -1,4 +1,4 @@
-"""The groups of each training step: from the engine of this process, or streamed from those of others.
+"""Sample the groups of each training step, on the local engine or as a stream from remote engines.
 
 cursor --questions--> env runners --groups--> mixed with off-policy trajectories --> kept, or replaced by others
 """
@@ -29,16 +29,16 @@ from rapo_rllib.types import Question, TrajectoryGroup
 
 
 class Sampling:
-    """One order to sample: questions, the chance of a retrieval, and the buffer.
+    """Source of the groups of each training step.
 
     Args:
         settings: of the job.
         cursor: of the questions.
         mixing: of off-policy trajectories into groups; None: nothing is mixed in.
-        buffer_view: the buffer as it is now; it returns None where the driver adds nothing to it.
-        starts: steps that some groups begin behind; None: all begin with their question.
-        rows: single steps that some groups are of; None: all are of whole trajectories.
-        unaided: how often questions are right without help; None: they all retrieve alike.
+        buffer_view: returns the present view of the buffer; None if the job has no buffer.
+        starts: steps after which some groups begin; None: all groups begin with their question.
+        rows: single steps that some groups consist of; None: all groups consist of whole trajectories.
+        unaided: knows how often the policy is right without retrieval; None: all questions retrieve alike.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Sampling:
         self._failures = RetrievalFailures(settings.buffer.uri)
         self._group: Any = None
         self._restore: Callable[[], Any] = lambda: None
-        self._stream: StreamSampler | None = None  # of env runners in processes of their own
+        self._stream: StreamSampler | None = None  # of remote env runners; None: the engine is local
 
     def start(self, env_runner_group: Any, restore: Callable[[], Any]) -> None:
         """Take RLlib's env runners; ``restore`` brings restarted ones back with the current weights."""
@@ -81,7 +81,7 @@ class Sampling:
         return float(self._chance.get_current_value())
 
     def take(self) -> SampleResult:
-        """Return the groups of one training step."""
+        """Sample the groups of one training step."""
         result = self._sampled()
         for guide in self._guides:
             result.values |= guide.learn([*result.groups, *result.left_out])
@@ -101,12 +101,12 @@ class Sampling:
         self._env_steps = env_steps
 
     def set_version(self, version: int) -> None:
-        """Count staleness from these weights, which every engine has confirmed."""
+        """Count staleness from this version of the weights, which every engine has confirmed."""
         if self._stream is not None:
             self._stream.set_version(version)
 
     def end_update(self) -> None:
-        """Let the groups go that were trained on."""
+        """Note that the update is over."""
         if self._stream is not None:
             self._stream.end_update()
 
@@ -115,11 +115,11 @@ class Sampling:
         return self._cursor.get_state(() if self._stream is None else self._stream.untrained)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on with the question that would have come."""
+        """Restore the cursor, so that the same questions come next."""
         self._cursor.set_state(state)
 
     def forget(self) -> None:
-        """Give up what is under way: the run goes on from another state."""
+        """Drop all groups under way, as the run goes on from another state."""
         if self._stream is not None:
             self._stream.forget()
 
@@ -159,7 +159,7 @@ class Sampling:
 
 
 RollOut = Callable[[list[Question]], SampleResult]
-MAX_SAMPLING_ROUNDS = 4  # of dynamic sampling: where hardly a group has signal, a step is to end all the same
+MAX_SAMPLING_ROUNDS = 4  # of dynamic sampling: a step ends even if hardly any group has signal
 
 
 def sample_batch(
@@ -167,8 +167,8 @@ def sample_batch(
 ) -> SampleResult:
     """Roll out the next questions; with dynamic sampling (DAPO), groups without signal are replaced by others.
 
-    Where no group of any round has signal, the first round is returned, for its metrics. What is not trained on is in
-    ``left_out``: it used the buffer, and the policy may learn from its good steps.
+    If no group of any round has signal, the first round is returned, for its metrics. Groups that are not trained on are in
+    ``left_out``: success rates count them, and their good steps may enter the buffer.
     """
     wanted = settings.questions_per_step
     first = roll_out(_next(cursor, wanted))

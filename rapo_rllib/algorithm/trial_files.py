@@ -15,7 +15,7 @@ from rapo_rllib.types import TrajectoryGroup
 
 
 def trial_folder(algorithm: Any, name: str) -> tuple[str, Any]:
-    """Return a folder of a trial, and the file system it is on; Tune's working directory of a trial is not kept."""
+    """Return the path of a trial's folder and its file system: Tune's storage, as Tune's working directory is not kept."""
     storage = algorithm._storage  # Tune's ``StorageContext``; None outside Tune
     if storage is None:
         return f"{algorithm.logdir}/{name}", None
@@ -23,9 +23,9 @@ def trial_folder(algorithm: Any, name: str) -> tuple[str, Any]:
 
 
 def write_trial_transcripts(algorithm: Any, groups: Sequence[TrajectoryGroup]) -> None:
-    """Write this iteration's trajectories, where ``transcripts`` asks for it, and delete older ones than it wants to keep.
+    """Write this iteration's trajectories if ``transcripts`` is set, and delete files that are older than it keeps.
 
-    Files of later iterations stay: the run went on from an earlier checkpoint and writes them anew.
+    Files of later iterations stay: after a restore from an earlier checkpoint, the run writes them anew.
     """
     settings: Settings = algorithm.settings
     if not (keep := settings.run.transcripts):
@@ -48,7 +48,7 @@ def write_held_out(algorithm: Any, groups: Sequence[TrajectoryGroup], version: i
 def keep_not_finite(
     algorithm: Any, batch: TrainingBatch, groups: Sequence[TrajectoryGroup], error: NotFiniteError
 ) -> NotFiniteError:
-    """Write a batch that was not finite, and its trajectories; returns the error that names them."""
+    """Write the batch at which ``error`` was raised, and its trajectories; return the error with their places."""
     folder, filesystem = trial_folder(algorithm, "not_finite")
     name = f"iteration_{algorithm.iteration + 1:05d}"
     path = save_batch(folder, f"{name}.pt", batch, filesystem)
@@ -58,10 +58,10 @@ def keep_not_finite(
 
 @dataclass(frozen=True)
 class RunName:
-    """A name that no other run has: its grown traces are stored under it, beside a Step-Trace Buffer.
+    """The unique name of a run, under which its grown traces are stored beside a Step-Trace Buffer.
 
     Under Tune a run is a trial: it keeps its id when it is resumed, and when it takes over another trial's checkpoint. Outside
-    Tune nobody keeps a name but the checkpoint, so a run that goes on from one goes on under its name.
+    Tune only checkpoints keep the name, so a run that is restored from a checkpoint takes the name in it.
     """
 
     text: str

@@ -1,9 +1,9 @@
-"""Warm start: before its first iteration the policy imitates worked steps, once; the model that comes out is kept.
+"""Warm start: before its first iteration the policy imitates worked steps, once; the resulting model is kept.
 
 trajectories --worked_steps.py--> tokens --digest--> kept already? else --learners, one ImitationBatch a step--> export
 
-What is kept is found again by everything that decides it: the tokens, the model, the settings of the update. A job that goes
-on, its further trials, and every other job that would do the same load it.
+The model is kept under a digest of everything that determines it: the tokens, the base model, the settings of the update. A
+resumed job, its further trials, and every other job with the same warm start load the kept model.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class WarmStart:
 
 
 def warm_start(config: RAPOConfig, progress: Progress) -> WarmStart | None:
-    """Return the model that the training starts from, made unless it is kept already; None without ``warm_start``.
+    """Find the kept model that the training starts from, or make and keep it; return None if ``warm_start`` is not set.
 
     Args:
         config: of the job.
         progress: told what is done.
 
     Raises:
-        ValueError: there is nothing to imitate, or what was kept is damaged.
+        ValueError: there is nothing to imitate, or the kept model is damaged.
         NotFiniteError: a loss was not finite.
     """
     from filelock import FileLock
@@ -74,7 +74,7 @@ def warm_start(config: RAPOConfig, progress: Progress) -> WarmStart | None:
     if settings is None:
         return None
     config = config.copy(copy_frozen=False)
-    config._started_from = None  # a checkpoint's config has one
+    config._started_from = None  # set in the config of a checkpoint
     worked = worked_trajectories(config.settings, config.question_source, settings)
     kept = Path(settings.folder).expanduser().absolute() if settings.folder else cache_folder() / "warm_start"
     kept.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def warm_start(config: RAPOConfig, progress: Progress) -> WarmStart | None:
         cached = folder.is_dir()
         if not cached:
             partial = folder.with_name(f".{folder.name}.partial")
-            shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: the lock says nobody writes it now
+            shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: under the lock no other writes it
             facts = _imitate(config, settings, worked, partial, progress)
             (partial / FACTS).write_text(json.dumps(facts, indent=1))
             partial.rename(folder)
@@ -107,10 +107,10 @@ def started_from(config: RAPOConfig, start: WarmStart) -> RAPOConfig:
 
 
 def worked_trajectories(job: Settings, source: QuestionSource, settings: WarmStartSettings) -> list[Trajectory]:
-    """Return the trajectories that are imitated, in the order of the first epoch.
+    """Build the trajectories to imitate, in the order of the first epoch.
 
     Raises:
-        ValueError: nothing is correct and fits into the budgets.
+        ValueError: no trajectory is correct and fits into the budgets.
     """
     chat, rollout, rng = source.protocol(job), job.rollout, random.Random(SEED)
     unwritten: list[str] = []
@@ -139,7 +139,7 @@ def worked_trajectories(job: Settings, source: QuestionSource, settings: WarmSta
 def _fitting(
     experts: Iterable[ExpertTrajectory], chat: RolloutProtocol, rollout: RolloutSettings, unwritten: list[str]
 ) -> Iterator[tuple[ExpertTrajectory, list[int]]]:
-    """Keep trajectories with a positive reward that fit into the budgets, with the tokens of their prompts."""
+    """Yield trajectories with positive reward that fit into the budgets, with prompt tokens; note errors in ``unwritten``."""
     for expert in experts:
         prompt_ids = chat.prompt_ids(expert.question.text, expert.question)
         if expert.reward <= 0 or len(prompt_ids) > rollout.max_prompt_tokens:
@@ -154,7 +154,7 @@ def _fitting(
 
 
 def _digest(job: Settings, settings: WarmStartSettings, worked: Sequence[Trajectory]) -> str:
-    """Digest all that decides which model comes out."""
+    """Compute the digest of everything that determines the resulting model."""
     digest = hashlib.sha256()
     decides = {key: value for key, value in asdict(settings).items() if key not in ("folder", "traces", "env_config")}
     model = {key: value for key, value in asdict(job.model).items() if key != "compile"}
@@ -180,7 +180,7 @@ def _files(name_or_path: str) -> list[tuple[str, int, int]]:
 
 
 def learning_rate(step: int, num_steps: int, peak: float) -> float:
-    """Return the rate of optimiser step ``step`` (from 0): up to ``peak`` over the first twentieth, then linearly down to 0."""
+    """Compute the rate of optimiser step ``step`` (from 0): up to ``peak`` over the first 5 %, then linearly towards 0."""
     rising = max(math.ceil(WARM_UP * num_steps), 1)
     if step < rising:
         return peak * (step + 1) / rising
@@ -190,7 +190,7 @@ def learning_rate(step: int, num_steps: int, peak: float) -> float:
 def _imitate(
     config: RAPOConfig, settings: WarmStartSettings, worked: Sequence[Trajectory], folder: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Train learners of their own, and write the model; returns the facts about it."""
+    """Train the policy on learners of the warm start's own, write the model to ``folder``, and return facts about it."""
     progress.say(f"warm start: imitating {len(worked)} trajectories")
     alone = config.copy(copy_frozen=False)
     alone.kl_coeff = 0.0  # a reference model would be loaded for nothing
@@ -235,6 +235,6 @@ def _batches(worked: Sequence[Trajectory], settings: WarmStartSettings) -> Itera
 
 
 def _loss(results: Any) -> float:
-    """Return the loss, which every learner logs alike."""
+    """Return the loss; all learners log the same value."""
     values = [float(result[DEFAULT_MODULE_ID]["imitation_loss"]) for result in results]
     return values[0]

@@ -2,8 +2,8 @@
 
     PackedRow --TreeBlocks--> blocks of queries with the keys they see --tree_attention, in every layer--> attention output
 
-One dense ``[L, L]`` mask costs ``L`` keys for every token, though most see a prompt and a part of one response. Here the row is
-cut into blocks of queries, and each attends only to the pieces of the row that one of its queries sees.
+With one dense ``[L, L]`` mask each token pays for ``L`` keys, though most see only a prompt and a part of one response. Here
+the row is cut into blocks of queries, and each block attends only to pieces of the row that at least one of its queries sees.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MIN_BLOCK, MAX_BLOCK = 64, 512  # queries: small segments are joined up to the f
 
 
 class TreeBlocks:
-    """Cut the queries of a row into blocks, and find which pieces of the row each block sees.
+    """The blocks that a row's queries are cut into, and the pieces of the row that each block sees.
 
     Example: a prompt of 300 tokens with responses of 150 and 120 makes three blocks; the last one's keys are the pieces
     ``[0, 300)`` and ``[450, 570)``. Its mask, ``[120, 420]``, lets every query see the first piece and its own part causally.
@@ -61,7 +61,7 @@ class TreeBlocks:
 
 
 def _block_stops(ends: Sequence[int]) -> list[int]:
-    """Find where blocks of queries end: at a segment's end, once there are ``MIN_BLOCK``; never more than ``MAX_BLOCK``."""
+    """Find where blocks of queries end: at a segment's end once a block has ``MIN_BLOCK``, and at ``MAX_BLOCK`` queries."""
     stops, start = [], 0
     for index in range(1, len(ends) + 1):
         segment_ends = index == len(ends) or ends[index] != ends[index - 1]
@@ -72,7 +72,7 @@ def _block_stops(ends: Sequence[int]) -> list[int]:
 
 
 def _visible_runs(ends: Sequence[int], start: int, stop: int) -> list[tuple[int, int]]:
-    """Return the stretches of the row that a query in ``[start, stop)`` may see: itself, and what has ``start`` below it."""
+    """Find the stretches of the row that queries in ``[start, stop)`` may see: themselves, and tokens with ``start`` below."""
     seen = [index for index in range(start) if ends[index] > start]
     runs: list[tuple[int, int]] = []
     for index in [*seen, *range(start, stop)]:
@@ -96,21 +96,21 @@ def tree_attention(
     tree: TreeBlocks | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend in one layer, called by transformers; without ``tree`` and block mask as in ordinary sequences.
+    """Attend in one layer, called by transformers; without a ``tree`` or block mask, attend as in ordinary sequences.
 
     Args:
         module: the layer.
         query: ``[B, H, L, D]``; ``key`` and ``value`` may have fewer heads.
-        key: ``[B, H', K, D]``: ``L`` of them, or more with a cache.
+        key: ``[B, H', K, D]``; K is ``L``, or more with a cache.
         value: ``[B, H', K, D]``.
-        attention_mask: ``[B, 1, L, K]``, bool or added to scores; None: causal, and all for one query behind a cache; or a
-            packed row's block mask; not read with a ``tree``.
+        attention_mask: ``[B, 1, L, K]``, bool or added to scores; or a packed row's block mask; None: causal, and a single
+            query sees all keys of the cache. Not read with a ``tree``.
         dropout: of attention weights, except with a block mask.
         scaling: of scores; by default one over the square root of ``D``.
         sliding_window: how many positions this layer sees; only read where there is a ``tree``.
         softcap: scores ``s`` become ``softcap * tanh(s / softcap)``.
         tree: the blocks of the packed row.
-        kwargs: what other attention functions read.
+        kwargs: arguments of other attention functions, not read.
 
     Returns:
         ``[B, L, H, D]``, and None instead of attention weights.

@@ -1,7 +1,7 @@
 """FlexAttention along a prefix tree: a block mask made from where each token's subtree ends.
 
-A token sees an earlier one if it lies in its subtree: one comparison. Whether a block of 128 queries sees any, or all, of a
-block of 128 keys follows from the least and greatest subtree end in the block, so that no ``[L, L]`` mask ever exists.
+A token sees an earlier one if it lies in that one's subtree: one comparison. Whether a block of 128 queries sees any, or all,
+of a block of 128 keys follows from the least and greatest subtree end in the key block, so that no ``[L, L]`` mask ever exists.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ RECOMPILE_LIMIT = 64  # of one function; PyTorch's 8 are not enough for two kind
 def attend_by_flex(
     training: bool, inputs: tuple[torch.Tensor, ...], mask: BlockMask, scaling: float | None, softcap: float | None
 ) -> torch.Tensor:
-    """Attend in one layer ``[1, H, L, D]``; transformers repeats keys unless the number of heads is a power of two.
+    """Attend in one layer ``[1, H, L, D]``. (transformers' own repeats keys unless the number of heads is a power of two.)
 
-    ``inputs``: query, key and value; 28 heads may share 4 key heads. ``mask``: of :func:`block_mask`. Others as those of
-    ``tree_attention``.
+    ``inputs``: query, key and value; e.g. 28 heads may share 4 key heads. ``mask``: made by :func:`block_mask`. All other
+    arguments are those of ``tree_attention``.
     """
     from transformers.integrations import flex_attention as integration
 
@@ -39,9 +39,9 @@ def attend_by_flex(
 
 
 def padded_row(row: PackedRow) -> PackedRow:
-    """Return the row with tokens appended up to a multiple of ``BLOCK``, each of which sees and is seen by itself only.
+    """Pad the row to a multiple of ``BLOCK`` tokens; an appended token sees, and is seen by, itself only.
 
-    ``LEAST`` at least: the kernels of shorter rows are of a kind that is not fused, and each would be compiled for itself.
+    It gets at least ``LEAST`` tokens: kernels of shorter rows are not fused, and each length would be compiled for itself.
     """
     missing = max(LEAST, -(-row.num_tokens // BLOCK) * BLOCK) - row.num_tokens
     index = torch.arange(row.num_tokens, row.num_tokens + missing, device=row.token_ids.device)
@@ -54,7 +54,7 @@ def padded_row(row: PackedRow) -> PackedRow:
 
 
 def block_mask(row: PackedRow, window: int | None = None) -> BlockMask:
-    """Return ``row.mask(window)`` as FlexAttention's block mask; the row's length is a multiple of ``BLOCK``."""
+    """Convert ``row.mask(window)`` to FlexAttention's block mask; the row's length must be a multiple of ``BLOCK``."""
     ends, positions = row.subtree_ends, row.position_ids
 
     def visible(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -67,7 +67,7 @@ def block_mask(row: PackedRow, window: int | None = None) -> BlockMask:
 
 
 def _visible_blocks(ends: torch.Tensor, positions: torch.Tensor, window: int | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Find blocks of keys that a block of queries may see some or all of: twice ``[n, n]``; arguments ``[n, BLOCK]``."""
+    """Find the key blocks that a query block may see some of, and all of: two ``[n, n]``, from arguments ``[n, BLOCK]``."""
     index = torch.arange(len(ends), device=ends.device)
     queries, keys = index[:, None], index
     some = (queries >= keys) & (ends.amax(1) > queries * BLOCK)
@@ -79,7 +79,7 @@ def _visible_blocks(ends: torch.Tensor, positions: torch.Tensor, window: int | N
 
 
 def _ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Count key blocks of each query block ``[1, 1, n]``; also their indices ``[1, 1, n, n]``, those that count first."""
+    """Count each query block's key blocks, ``[1, 1, n]``, and list indices, ``[1, 1, n, n]``: the counted ones come first."""
     counts = blocks.sum(1, dtype=torch.int32)
     indices = blocks.int().argsort(dim=1, descending=True, stable=True).int()
     return counts[None, None], indices[None, None]

@@ -1,4 +1,4 @@
-"""Packed row to hidden states, in the way that a model and a device can do it.
+"""Compute hidden states of a packed row, by the kind of attention that the model and the device support.
 
 Shapes: ``L`` tokens of a row, ``D`` hidden size.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RowAttention(StrEnum):
-    """The way of a packed row through a model."""
+    """The kind of attention by which a packed row goes through a model."""
 
     FLEX = "flex"  # FlexAttention with a block mask
     BLOCKS = "blocks"  # SDPA on blocks of queries, by an attention function of ours
@@ -42,13 +42,13 @@ def use_attention(language_model: PreTrainedModel, attention: RowAttention) -> N
         config = torch._dynamo.config  # past its limit PyTorch would run it unfused
         config.recompile_limit = max(config.recompile_limit, RECOMPILE_LIMIT)
     AttentionInterface.register("tree", tree_attention)
-    AttentionMaskInterface.register("tree", sdpa_mask)  # of ordinary sequences: a row brings its own
+    AttentionMaskInterface.register("tree", sdpa_mask)  # for ordinary sequences: a packed row brings its own mask
     language_model.set_attn_implementation("tree")
 
 
 @contextmanager
 def switched_to(language_model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Let the model attend, inside, by the function that transformers knows under this name."""
+    """Switch the model, inside the context, to the attention function that transformers knows under this name."""
     own = language_model.config._attn_implementation
     language_model.set_attn_implementation(implementation)
     try:
@@ -58,7 +58,7 @@ def switched_to(language_model: PreTrainedModel, implementation: str) -> Iterato
 
 
 def hidden_states(language_model: PreTrainedModel, row: PackedRow, attention: RowAttention) -> torch.Tensor:
-    """Return last hidden states ``[L, D]`` of a row's tokens; the model must have been switched by :func:`use_attention`."""
+    """Compute last hidden states ``[L, D]`` of a row's tokens; the model must have been switched by :func:`use_attention`."""
     return _FORWARDS[attention](language_model, row)
 
 
@@ -88,7 +88,7 @@ def _mask(language_model: PreTrainedModel, row: PackedRow) -> torch.Tensor:
 
 
 def _unshared(language_model: PreTrainedModel, row: PackedRow) -> torch.Tensor:
-    """Return right-padded sequences without a mask: in a causal model no token sees the padding behind it."""
+    """Compute states of right-padded sequences without a mask: in a causal model no token sees the padding behind it."""
     starts = (row.position_ids == 0).nonzero()[:, 0].tolist()
     lengths = [stop - start for start, stop in zip(starts, [*starts[1:], row.num_tokens], strict=True)]
     padded = pad_sequence(row.token_ids.split(lengths), batch_first=True)
@@ -116,7 +116,7 @@ def _decode(language_model: PreTrainedModel, row: PackedRow, masks: Any, **optio
 
 
 def _per_kind_of_layer(config: PretrainedConfig, mask: Callable[[int | None], Any]) -> Any:
-    """Return one mask, or one per kind of layer where some layers see a sliding window only."""
+    """Make one mask, or one per kind of layer if some layers see only a sliding window."""
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
     if "sliding_attention" in kinds:

@@ -1,9 +1,9 @@
 """Find by trying which attention over packed rows a model computes rightly.
 
-A list of model names would be wrong by the next release. So a small packed row of random tokens, with a fork in it, goes
-through the model once in each way, and back, and what comes out must be what the separate sequences give: hidden states, and
-a gradient that has come through the attention of all layers. Low precision hides how little a token may see of a sibling, so
-that is asked for itself: other tokens in one response must leave the others as they are.
+A list of model names would be wrong by the next release. So a small packed row of random tokens, with a fork in it, passes
+through the model, forward and backward, once per kind of attention. The result must be that of the separate sequences: hidden
+states, and a gradient that has come through the attention of all layers. In low precision this would not show that a token sees
+a little of a sibling. So a second test changes the tokens of one response: the other responses must stay as they are.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ CANDIDATES = {  # by device: FlexAttention has no backward pass on the CPU
     "cpu": (RowAttention.BLOCKS, RowAttention.MASK),
     "cuda": (RowAttention.FLEX, RowAttention.MASK),
 }
-# tokens of a prompt, and those that responses share and have alone. FlexAttention's blocks are of 128: its row has one that
-# the next sees as a whole, which is computed in another way, and one that begins inside a response
+# numbers of tokens: of a prompt, shared by two responses, of one response alone. FlexAttention's blocks have 128 tokens: its
+# row has one block that the next one sees as a whole, which is computed in another way, and one that begins inside a response
 SIZES = {"cpu": (8, 4, 6), "cuda": (140, 4, 50)}
 SECOND = 1  # index of the response that is changed
 TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-3, 0.05  # relative
-GRADIENTS = 4  # times that tolerance for gradients, to which the errors of two passes come
+GRADIENTS = 4  # factor of the tolerance for gradients, since the errors of two passes add up in them
 
-Values = dict[str, torch.Tensor]  # that a pass gives, by what they are
+Values = dict[str, torch.Tensor]  # the results of a pass, by name
 Attempt = Callable[[Callable[[], Any], Callable[[], Any]], Any]
 
 
@@ -51,9 +51,9 @@ def row_attention(
     Args:
         language_model: on the device on which it will be used.
         dtype: of autocast; None for none.
-        call: calls a function with the language model and further arguments; None: as it is.
-        attempt: returns the first of two functions' result; if that raises on one of several learners, it raises on all. The
-            second one passes through the model as often, in place of the first's passes that are left.
+        call: calls a function with the language model and further arguments; None: a plain call.
+        attempt: calls the first of two functions, and returns its result; if it raises on one of several learners, ``attempt``
+            raises on all. The second function passes through the model as often, in place of passes that the first missed.
 
     Returns:
         The way found; ``UNSHARED``, with a warning, for a model that cannot attend along a tree.
@@ -95,12 +95,12 @@ class Probe:
         self._changed = _row(vocabulary, True, *sizes, change=True).to(place)
 
     def values_of_separate_sequences(self) -> Values:
-        """Compute by the model's plainest attention: some others leave out what they have no kernel for, as a soft cap."""
+        """Compute the expected values by eager attention: other kinds may leave out what they lack, such as a soft cap."""
         with switched_to(self._model, "eager"):
             return self._values(RowAttention.UNSHARED)
 
     def reason_against(self, attention: RowAttention, expected: Values) -> str | None:
-        """Find why the model cannot be used in this way; None if it can, and the model is left switched to it."""
+        """Find the reason why the model cannot use ``attention``; None: it can, and stays switched to it."""
         own = self._model.config._attn_implementation
         try:
             self._attempt(lambda: self._check(attention, expected), self._stand_in)
@@ -129,13 +129,13 @@ class Probe:
 
     @torch.no_grad()
     def _seen_of_siblings(self, attention: RowAttention) -> float:
-        """Measure how far the other responses' states, before and behind it in the row, change with the second's tokens."""
+        """Measure how far the states of all other responses change if tokens of the second response change."""
         rows = self.rows[True], self._changed
         before, after = (self._call(self._states, attention, row)[row.trajectory_ids != SECOND] for row in rows)
         return float((after - before).norm() / before.norm())
 
     def _values(self, attention: RowAttention) -> Values:
-        """Return hidden states of a pass, and the gradient of a vector that is added to all embeddings."""
+        """Compute hidden states by a pass, and the gradient of a vector that is added to all embeddings."""
         added: list[torch.Tensor] = []
 
         def add(module: Any, arguments: Any, output: torch.Tensor) -> torch.Tensor:
@@ -154,16 +154,16 @@ class Probe:
         return {"hidden states": states.detach(), "gradients": gradient}
 
     def _states(self, language_model: PreTrainedModel, attention: RowAttention, row: PackedRow | None = None) -> torch.Tensor:
-        """Return hidden states ``[N, D]`` that predict loss tokens, in an order that does not depend on ``attention``."""
+        """Compute the hidden states ``[N, D]`` that predict loss tokens, in an order that does not depend on ``attention``."""
         row = row or self.rows[attention is not RowAttention.UNSHARED]
         with torch.autocast(row.token_ids.device.type, self._dtype, enabled=self._dtype is not None):
             return hidden_states(language_model, row, attention)[row.scored_positions[row.loss_index]]
 
 
 def _row(vocabulary: int, share: bool, prompt: int, common: int, own: int, change: bool = False) -> PackedRow:
-    """Return a prompt with three responses, of which two begin alike, and a short prompt with one.
+    """Build a row of a prompt with three responses, two of which begin alike, and of a short prompt with one response.
 
-    ``change``: the second response, which lies between the others, ends with other tokens.
+    With ``change`` the second response, which lies between the others, ends with other tokens.
     """
     generator = np.random.default_rng(0)
 

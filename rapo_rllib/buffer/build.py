@@ -1,4 +1,4 @@
-"""From whole trajectories to a Step-Trace Buffer: cut into steps, embed, store, once. algorithm.md section 4, appendix C.3.1.
+"""Build a Step-Trace Buffer once: cut trajectories into steps, embed and store them. algorithm.md section 4, appendix C.3.1.
 
 envs (expert) or traces/recorded.py --ExpertTrajectory--> step_traces --StepTrace--> StepTraceBuffer.insert
 """
@@ -25,7 +25,7 @@ NOTE = "built"
 
 
 def step_traces(expert: ExpertTrajectory) -> list[StepTrace]:
-    """Return the step traces of a trajectory, as :func:`cut` makes them. None if its reward is not positive."""
+    """Cut a trajectory into step traces by :func:`cut`; into no traces if its reward is not positive."""
     return cut(expert) if expert.reward > 0 else []
 
 
@@ -57,10 +57,10 @@ def cut(expert: ExpertTrajectory, level: str = "step") -> list[StepTrace]:
 
 
 class BestOf:
-    """The best of the trajectories that share a step: its reward, question id and index, by the step's id.
+    """Best trajectory of each step, by the step's id: its reward, its question id and the step's index in it.
 
-    Example: the step of a trajectory with reward 0.2, met again in one with reward 1, is stored with reward 1, and with the
-    question id of the second.
+    Example: a step occurs in a trajectory with reward 0.2, and again in one with reward 1. The step is stored with reward 1 and
+    with the question id of the second trajectory.
     """
 
     def __init__(self) -> None:
@@ -70,14 +70,14 @@ class BestOf:
         return len(self._best)
 
     def improves(self, trace: StepTrace) -> bool:
-        """Register a step trace; whether it is the first of its id, or earned more than earlier ones."""
+        """Register a step trace; return whether it is the first with its id, or has a higher reward than all before."""
         better = trace.id not in self._best or trace.reward > self._best[trace.id][0]
         if better:
             self._best[trace.id] = trace.reward, trace.question_id, trace.step_index
         return better
 
     def improving(self, traces: Iterable[StepTrace], most: int | None = None) -> Iterator[StepTrace]:
-        """Yield each step when it first comes, and again with a higher reward; stop after ``most`` different ones."""
+        """Yield each step when it first occurs, and again when its reward is higher; stop after ``most`` different steps."""
         for trace in traces:
             if self.improves(trace):
                 yield trace
@@ -85,7 +85,7 @@ class BestOf:
                 return
 
     def once(self, traces: Iterable[StepTrace]) -> Iterator[StepTrace]:
-        """Return each registered step once, in the place of its first appearance, with the data of its best."""
+        """Yield each registered step once, when it first occurs, with the data of its best trajectory."""
         seen: set[str] = set()
         for trace in traces:
             if trace.id in self._best and trace.id not in seen:
@@ -104,16 +104,16 @@ def ensure_built(
     """Build the buffer on first use; return the number of step traces in it.
 
     A step that several trajectories share is stored once, with the best of their rewards, as ``rllib buffer import`` does it.
-    May be killed at any time: the next call adds what is missing. Of several processes with the same Lite path one builds and
-    the others wait; with a server each may build, which stores the same rows.
+    A build may be killed at any time: the next call adds what is missing. If several processes use the same Lite path, one
+    builds and the others wait; on a server each may build, and all store the same rows.
 
     Args:
         buffer: where to store.
         traces: opens the source; called, once, only if something is to be built. None: the buffer must be complete.
-        max_traces: stop after so many different step traces; nothing more is asked of the source then.
-        on_progress: told the number of step traces done so far.
-        guard: knows the evaluation questions. Trajectories that answer one are left out, counted in ``guard.refused``; a buffer
-            that holds some is refused.
+        max_traces: stop after so many different step traces, and read no more from the source.
+        on_progress: called with the number of step traces done so far.
+        guard: the evaluation questions. Their trajectories are left out and counted in ``guard.refused``; a buffer that holds
+            step traces of such questions is refused.
 
     Raises:
         ValueError: there is nothing to build from, or the buffer was built from something else, with another embedder, at
@@ -165,7 +165,7 @@ def _built(
 
 
 def _serves(buffer: StepTraceBuffer, built: dict, wanted: dict, as_it_is: bool) -> bool:
-    """Return whether what was built is what is wanted; False: more is wanted from the same source."""
+    """Return whether the buffer is built as wanted; False: more of the same source is wanted. Refuses another source."""
     if as_it_is or wanted["traces"] is None:
         return True
     if built["traces"] != wanted["traces"]:
@@ -180,9 +180,9 @@ def _serves(buffer: StepTraceBuffer, built: dict, wanted: dict, as_it_is: bool) 
 
 
 def build_lock(buffer: StepTraceBuffer) -> AbstractContextManager[object]:
-    """Lock for adding to the buffer: only one process at a time may add to a Lite path.
+    """Lock the buffer for adding, or wait for the lock: only one process at a time may add to a Lite path.
 
-    Raises ``ValueError`` if the Lite path is none.
+    Raises ``ValueError`` if the path cannot be a Milvus Lite folder.
     """
     if not buffer.milvus.is_lite:
         return nullcontext()

@@ -1,8 +1,8 @@
-"""Draw step traces at random, uniformly among those that a query may be answered by: what retrieval noise shows.
+"""Draw step traces at random, for retrieval noise: uniformly among the traces that a search could return for a query.
 
     random_traces: Drawable.allowed(query) of each layer --one number per generator--> Drawable.read
 
-The set is a search's: ``settings.filter``, no reward of 0 or less where ``best_reward`` selects.
+As in a search, ``settings.filter`` applies, and traces with a reward of 0 or less are left out if ``best_reward`` selects.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rapo_rllib.milvus.handle import Milvus
 from rapo_rllib.settings import BufferSettings
 from rapo_rllib.types import HistoryQuery, StepTrace
 
-Place = tuple[int, str]  # the number of a layer, and an id of it
+Place = tuple[int, str]  # the number of a layer, and the id of a step trace in it
 
 
 class Drawable:
     """The rows of one collection that may be drawn: listed once, and then read by their ids.
 
-    What others write meanwhile is seen after :meth:`forget`.
+    Rows that other processes write later are seen only after :meth:`forget`.
     """
 
     def __init__(self, milvus: Milvus, settings: BufferSettings) -> None:
@@ -36,9 +36,9 @@ class Drawable:
         self.forget()
 
     def forget(self) -> None:
-        """List the rows anew at the next drawing."""
-        self._rows: np.ndarray | None = None  # [2, N]: ids, sorted, and questions
-        self._allowed: tuple[str, np.ndarray] | None = None  # of the last question
+        """Forget the list of rows; the next drawing lists them anew."""
+        self._rows: np.ndarray | None = None  # [2, N]: sorted ids, and their questions
+        self._allowed: tuple[str, np.ndarray] | None = None  # the last question, and its ids
 
     def allowed(self, query: HistoryQuery) -> np.ndarray:
         """List the ids of rows that may answer a query, sorted. Raises ``RetrievalError`` if Milvus does not answer."""
@@ -58,21 +58,21 @@ class Drawable:
         return self._rows
 
     def read(self, ids: Sequence[str]) -> dict[str, StepTrace]:
-        """Return the step traces of ids, without those that were deleted meanwhile."""
+        """Read the step traces with these ids, by id; traces that were deleted meanwhile are left out."""
         return {row["id"]: trace_of(row) for row in self._milvus.get(self.settings.collection, ids, NAMES)}
 
 
 def random_traces(
     layers: Sequence[Drawable], queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]
 ) -> list[StepTrace | None]:
-    """Return one step trace per query, drawn with its generator from all layers' as one; None where none is allowed.
+    """Draw one step trace per query, with the query's generator, from all layers together; None if no trace is allowed.
 
-    What a generator draws depends on it, on the query and on what the layers hold, not on the other generators. All are read at
-    once, since a server makes a reader wait. Where a row was deleted since it was listed, or shows an answer and answers are
-    hidden, another one is drawn.
+    A draw depends on its generator, its query and the rows of the layers, not on the other generators. The rows of all queries
+    are read together, since a server makes each reader wait. If a row was deleted since it was listed, or shows an answer that
+    is to be hidden, another one is drawn.
 
     Raises:
-        RetrievalError: Milvus does not answer, or lists a row that it has not.
+        RetrievalError: Milvus does not answer, or lists a row that it does not have.
     """
     found: list[StepTrace | None] = [None] * len(queries)
     hidden: list[set[Place]] = [set() for _ in queries]
@@ -99,7 +99,7 @@ def random_traces(
 
 
 def _place(layers: Sequence[Drawable], query: HistoryQuery, rng: random.Random, hidden: set[Place]) -> Place | None:
-    """Draw one of the places that are not hidden."""
+    """Draw a place that is not hidden; None if there is none."""
     sets = [layer.allowed(query) for layer in layers]
     ends = list(accumulate(map(len, sets)))
     while len(hidden) < ends[-1]:

@@ -27,16 +27,16 @@ EMBEDDER_KEY = "step_trace_buffer.embedder"  # what the user calls it, for messa
 
 
 class Embedder:
-    """Embeds (question, history) pairs. Cheap to construct and to pickle; the model loads on first use, once per process.
+    """Embedder of (question, history) pairs. Cheap to construct and to pickle; the model loads on first use, once per process.
 
     Args:
         name_or_path: of a sentence-transformers model, or ``http(s)://host:port/v1#model`` of an endpoint.
         pooling: see ``TextEncoder``; an endpoint pools as it likes.
         key_recipe: which text stands for a pair (``keys.py``).
-        recent_tokens: of a key of ``goal_and_recent`` that is the history's end alone.
+        recent_tokens: length of a ``goal_and_recent`` key that is the history's end alone; None: question and history.
 
     Raises:
-        ValueError: ``name_or_path`` names no model, or something is set that this kind of embedder does not have.
+        ValueError: ``name_or_path`` names no model, or a setting does not apply to this kind of embedder.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Embedder:
         self._recent_tokens = recent_tokens
 
     def encode(self, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
-        """Return pooled, normalised embeddings of the keys of (question, history) pairs: float32 ``[N, D]``.
+        """Embed the keys of (question, history) pairs, pooled and normalised: float32 ``[N, D]``.
 
         Raises:
-            ValueError: the model's tokenizer gives no character offsets, or its texts are too short for a key.
+            ValueError: the model's tokenizer gives no character offsets, or the model reads too few tokens for a key.
             RetrievalError: an endpoint does not answer.
         """
         max_tokens = self._max_tokens
@@ -99,10 +99,10 @@ class Embedder:
 
 
 def check_embedder(name_or_path: str, pooling: str) -> None:
-    """Refuse inconsistent settings and unknown names, without loading or asking anything.
+    """Refuse inconsistent settings and unknown names, without loading a model or asking an endpoint.
 
     Raises:
-        ValueError: naming the key and what to do.
+        ValueError: the message names the setting and a remedy.
     """
     if not is_endpoint(name_or_path):
         resolve_embedder(name_or_path, EMBEDDER_KEY)

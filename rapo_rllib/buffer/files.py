@@ -1,8 +1,8 @@
-"""Files of traces into a buffer, and back. An import may be stopped or killed at any time, and goes on where it was.
+"""Import of trace files into a buffer, and export. An import that was stopped or killed goes on where it was when repeated.
 
     files --traces/formats.py--> trajectories, steps --usable_traces--> step traces, once to check and count, once more to store
 
-No file is ever held in memory. An export loses nothing: ``traces/exported.py`` reads it.
+Files are read as streams, never held in memory. An export loses nothing, and ``traces/exported.py`` reads it back.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ImportPlan:
 
     files: tuple[Path, ...]
     format: str = AUTO
-    source: str | None = None  # in place of the files' own
+    source: str | None = None  # replaces the sources that the files name
     max_traces: int | None = None
     min_reward: float | None = None  # None: only positive rewards
     guard: LeakGuard | None = None
@@ -47,15 +47,15 @@ class ImportPlan:
 
 @dataclass
 class ImportReport:
-    """The content of the files."""
+    """Counts of what an import takes from the files, and the best trajectory of each step."""
 
-    given: Counter[str]  # step traces of each source that are imported
-    dropped: Counter[str]  # rows or step traces that are not, by reason
+    given: Counter[str]  # step traces that are imported, by source
+    dropped: Counter[str]  # rows or step traces that are not imported, by reason
     steps: BestOf
 
 
 def survey(plan: ImportPlan) -> ImportReport:
-    """Read and check the files, and decide what each source gives.
+    """Read and check the files, and count the step traces that each source gives.
 
     Raises:
         ValueError: a file is wrong, or holds nothing usable.
@@ -84,9 +84,9 @@ def import_traces(
     report: ImportReport,
     on_progress: Callable[[BuildProgress], None] | None = None,
 ) -> Written:
-    """Store what :func:`survey` found.
+    """Store the step traces that :func:`survey` counted.
 
-    What is stored already is not embedded again, but gets the reward, question id and step index that the files give it.
+    A step trace that is stored already is not embedded again, but gets the reward, question id and step index from the files.
 
     Raises:
         ValueError: the buffer was made with another embedder.
@@ -108,7 +108,7 @@ def import_traces(
 
 
 def usable_traces(plan: ImportPlan, dropped: Counter[str]) -> Iterator[StepTrace]:
-    """Yield the step traces of the plan's files, in their order; ids come from the content, whatever a file calls them."""
+    """Yield the step traces of the plan's files, in their order; ids come from the content, not from the files."""
     for path in plan.files:
         for item in read(path, plan.format, dropped):
             if item.reward < plan.min_reward if plan.min_reward is not None else item.reward <= 0:
@@ -128,9 +128,9 @@ def _traces(item: ExpertTrajectory | StepTrace, source: str | None) -> list[Step
 
 
 def export_traces(buffer: StepTraceBuffer, path: Path, overwrite: bool = False) -> int:
-    """Write every step trace to a ``.jsonl`` or ``.jsonl.gz`` file; returns their number.
+    """Write every step trace to a ``.jsonl`` or ``.jsonl.gz`` file, and return their number.
 
-    The file takes its name when it is whole; a stopped export leaves nothing under it.
+    The file gets its name only when it is complete, so a stopped export leaves no incomplete file under that name.
 
     Args:
         buffer: what is exported.

@@ -1,9 +1,9 @@
-"""The policy's own good steps enter the buffer during training: which, how many, and which leave.
+"""Growth of the buffer by the policy's own good steps during training: which steps enter, how many, and which leave.
 
     groups of a rollout --grown_candidates--> StepTraces --GrownTraces.add--> those that are new, those that leave
 
-They live in a collection of their own run (``algorithm/buffer_growth.py``), beside the off-policy agents' one: that one is
-shared with other runs, and stays as it is.
+These traces have a collection of their run alone (``algorithm/buffer_growth.py``), beside the off-policy agents' collection,
+which other runs share and which therefore is not changed.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ POLICY = "policy"  # source of such traces
 def grown_candidates(
     groups: Sequence[TrajectoryGroup], growth: str, protocol: ProtocolSettings, level: str = "step"
 ) -> list[StepTrace]:
-    """Return step traces of the rollouts that are good enough.
+    """Choose the step traces that may enter the buffer.
 
         successful: of trajectories that are correct and ended by themselves
         advantage:  of trajectories with a positive reward above their group's mean, which ended by themselves
 
-    A step whose tool call failed is no example, and neither is what a branch took over (it is its sibling's).
+    Left out are steps whose tool call failed, and steps that a branch took over from its sibling.
 
     Args:
         groups: of one rollout.
         growth: one of ``GROWTHS``.
         protocol: how observations are rendered.
-        level: ``trajectory``: one trace of all steps, as ``retrieval_level`` asks for.
+        level: ``step``: one trace per step; ``trajectory``: one trace of all steps (``retrieval_level``).
     """
     if growth == "none":
         return []
@@ -67,8 +67,8 @@ def _step_traces(trajectory: Trajectory, protocol: ProtocolSettings, level: str)
 class GrownTraces:
     """The policy's traces that are kept: deduplicated, at most ``max_traces`` of them. In memory, without Milvus.
 
-    Two traces of one question whose texts are the same but for case and white space are one: the first, with the latest weight
-    version that wrote it and the best reward that it earned. So it does not age as long as the policy goes on writing it.
+    Traces of a question whose texts differ only in case and white space count as one. The first is kept, with the latest weight
+    version that wrote it and the best reward of all, so that it does not age as long as the policy goes on writing it.
     """
 
     def __init__(self, max_traces: int) -> None:
@@ -80,9 +80,9 @@ class GrownTraces:
         return len(self.traces)
 
     def add(self, candidates: Iterable[StepTrace]) -> dict[str, int]:
-        """Take candidates in; above ``max_traces`` the oldest leave, of those of one weight version those of lowest reward.
+        """Add candidates; above ``max_traces``, remove the traces of the oldest weight version first, by rising reward.
 
-        Returns how many are added, removed and duplicates.
+        Returns the numbers of added traces, removed traces and duplicates.
         """
         before, duplicates = set(self.traces), 0
         for candidate in candidates:
@@ -100,11 +100,11 @@ class GrownTraces:
             del self.traces[trace.id], self._by_content[_content(trace)]
 
     def get_state(self) -> list[StepTrace]:
-        """Return what checkpoints keep."""
+        """Return the traces, for a checkpoint."""
         return list(self.traces.values())
 
     def set_state(self, state: Iterable[StepTrace]) -> None:
-        """Go on from a checkpoint."""
+        """Take over the traces of a checkpoint."""
         self.traces = {trace.id: trace for trace in state}
         self._by_content = {_content(trace): trace.id for trace in self.traces.values()}
 

@@ -1,11 +1,11 @@
 """Make the texts that are embedded: one rule for keys (when a trace is stored) and queries (when one is looked up).
 
-Encoders read a few hundred tokens and cut the right end off without a word, which makes all long histories of a question the
-same vector. Here the cut is explicit (``step_trace_buffer.key_recipe``). Flow: ``embedder.py`` calls this for every (question,
+Encoders read a few hundred tokens and silently cut off the right end, so that all long histories of a question get the same
+vector. Here the cut is explicit (``step_trace_buffer.key_recipe``). Flow: ``embedder.py`` calls this for every (question,
 history) pair.
 
-    goal_and_recent:     question and history whole where both fit (the paper); else the two ends of the question, where games
-                         and puzzles have their rules and their case, and the most recent END of the history
+    goal_and_recent:     question and history, if both fit (the paper); else both ends of the question (games and puzzles have
+                         the rules at one end, the case at the other) and the most recent END of the history
     last_characters:     the last 1,300 characters of question and history together (released code)
 """
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 MAX_KEY_TOKENS = 256
 MAX_QUESTION_TOKENS = 64
 LAST_CHARACTERS = 1300
-MAX_CHARACTERS = 16_384  # of a text's end that are looked at: more than any 256 tokens of a language have
-RECIPES = {  # name -> what a fingerprint says
+MAX_CHARACTERS = 16_384  # of a history's end that are tokenized: more than 256 tokens of any language have
+RECIPES = {  # name -> description in a fingerprint
     "goal_and_recent": (
         f"question + newline + history; else question[:n/2] + newline + question[-n/2:], n={MAX_QUESTION_TOKENS} or more, + "
         f"newline + history[-{MAX_CHARACTERS} characters:][-rest:]"
@@ -42,14 +42,14 @@ def trace_id(question: str, history: str, text: str, source: str = "") -> str:
 
 
 def id_of(trace: StepTrace) -> str:
-    """Return the id that the content of a step trace makes."""
+    """Compute the id of a step trace from its content."""
     return trace_id(trace.question, trace.history, trace.text, trace.source)
 
 
 def last_characters(question: str, history: str, tokenizer: PreTrainedTokenizerBase, max_tokens: int = MAX_KEY_TOKENS) -> str:
-    """Return last 1,300 characters of question, newline and history, as the released code embeds them (algorithm.md section 9).
+    """Return the last 1,300 characters of question, newline and history, as in the released code (algorithm.md section 9).
 
-    Where these are more than ``max_tokens`` tokens, the last that fit: left alone, an encoder would drop the most recent step.
+    If they have more than ``max_tokens`` tokens, return the last that fit: the encoder would cut off the most recent step.
     """
     text = (f"{question}\n{history}" if history else question)[-LAST_CHARACTERS:]
     room = max_tokens - tokenizer.num_special_tokens_to_add()
@@ -67,21 +67,21 @@ def goal_and_recent(
     max_tokens: int = MAX_KEY_TOKENS,
     recent_tokens: int | None = None,
 ) -> str:
-    """Make the key of the paper where it fits: question, newline and history.
+    """Make the key of the paper, if it fits: question, newline and history.
 
-    Else as many tokens of the history's end as fit beside 64 of the question. A question that is longer gets what the history
-    leaves, half of it from its beginning and half from its end, a newline between: rules are alike in all questions of a game,
-    and what tells one from the other may stand behind them.
+    If it does not fit, the question gets 64 tokens, or more if the history leaves more, and the history's end gets the rest. A
+    longer question is cut to its beginning and its end, half of the tokens each, with a newline between: all questions of a
+    game have the same rules, and the part that tells the questions apart may stand behind the rules.
 
-    A vector is a mean over all tokens. Where the latest observation alone says what the situation is, a key of many steps hides
-    it: with ``recent_tokens`` the key is the history's end alone.
+    A vector is a mean over all tokens, so a key of many steps hides the latest observation. If that observation alone describes
+    the situation, set ``recent_tokens``: the key is then the history's end alone.
 
     Args:
         question: the question's text.
         history: the steps so far, in the text protocol; may be empty.
         tokenizer: a fast tokenizer (it must give character offsets).
         max_tokens: limit of the encoder, special tokens included.
-        recent_tokens: of the history's end, in a key without the question; None: question and history.
+        recent_tokens: tokens of the history's end, in a key without the question; None: question and history.
 
     Raises:
         ValueError: ``max_tokens`` leaves no room for any history.
@@ -96,7 +96,7 @@ def goal_and_recent(
 
 
 def _room(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:
-    """Return tokens of a key without the encoder's special ones."""
+    """Return the number of tokens that a key may have beside the encoder's special tokens."""
     room = max_tokens - tokenizer.num_special_tokens_to_add()
     if room <= MAX_QUESTION_TOKENS:
         raise ValueError(
@@ -106,14 +106,14 @@ def _room(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> int:
 
 
 def _both_ends(text: str, tokenizer: PreTrainedTokenizerBase, room: int) -> str:
-    """Return ``text``, or its first and its last tokens, ``room`` of them together."""
+    """Return ``text`` if it fits into ``room`` tokens, else its first and its last tokens, ``room`` together."""
     spans = _token_spans(text, tokenizer)
     if len(spans) <= room:
         return text
     if room < 2:
         return ""
     first, last = room - room // 2, room // 2
-    while True:  # what is cut within a word may be more tokens than before
+    while True:  # a word that is cut may have more tokens than before
         cut = f"{text[: spans[first - 1][1]]}\n{text[spans[-last][0] :]}"
         excess = len(_token_spans(cut, tokenizer)) - room
         if excess <= 0 or first == 1:
@@ -123,7 +123,7 @@ def _both_ends(text: str, tokenizer: PreTrainedTokenizerBase, room: int) -> str:
 
 
 def _with_recent(head: str, history: str, tokenizer: PreTrainedTokenizerBase, room: int, recent: int) -> str:
-    """Return ``head``, a newline, and ``recent`` tokens of the end of ``history``: ``room`` at most, the head's included.
+    """Join ``head``, a newline and the last ``recent`` tokens of ``history``: at most ``room`` tokens, the head's included.
 
     Text that begins within a word can tokenize into more pieces than it was cut from, hence the loop.
     """

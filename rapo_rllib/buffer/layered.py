@@ -1,4 +1,4 @@
-"""Two Step-Trace Buffers as one: that of off-policy agents, and that of the policy's own traces in this run.
+"""Two Step-Trace Buffers, read as one: the off-policy agents' buffer, and the policy's own traces of this run.
 
 Retriever --retrieve--> LayeredBuffer --one embedding--> both --by similarity--> the nearest of all
 """
@@ -21,16 +21,16 @@ class BufferView:
     """The buffer as the driver describes it to the env runners before a rollout."""
 
     grown_collection: str | None = None  # the policy's own traces; None: there are none
-    grown_version: int = 0  # changes with them
+    grown_version: int = 0  # changes whenever these traces do
 
 
 def grown_settings(settings: BufferSettings, collection: str) -> BufferSettings:
-    """Return the buffer of the policy's own traces: at the same place, by the same embedder, always searched exactly."""
+    """Return settings of the buffer of the policy's own traces: same place, same embedder, always searched exactly."""
     return replace(settings, collection=collection, traces=None, index="exact")
 
 
 class LayeredBuffer:
-    """Reads the buffer and, once :meth:`set_view` has named it, the collection of the policy's own traces."""
+    """Reader of the buffer and, once :meth:`set_view` has named it, of the collection of the policy's own traces."""
 
     def __init__(self, base: StepTraceBuffer) -> None:
         self._base = base
@@ -38,7 +38,7 @@ class LayeredBuffer:
         self._version = 0
 
     def set_view(self, view: BufferView) -> None:
-        """Read the policy's own traces of this view from now on, as they are now."""
+        """Switch to the policy's own traces of this view, as they are now."""
         if view.grown_collection is None:
             return
         if self._grown is None or self._grown.collection != view.grown_collection:
@@ -59,7 +59,7 @@ class LayeredBuffer:
             buffer.close()
 
     def retrieve(self, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
-        """Return for each query the nearest traces of both buffers, nearest first. Raises as ``StepTraceBuffer.retrieve``."""
+        """Find for each query the nearest traces of both buffers, nearest first. Raises as ``StepTraceBuffer.retrieve``."""
         if not queries:
             return []
         self._base.check_whole()
@@ -68,7 +68,7 @@ class LayeredBuffer:
         return [sorted(chain(*hits), key=lambda hit: -hit.similarity)[:top_k] for hits in found]
 
     def random_traces(self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> list[StepTrace | None]:
-        """Return for each query a random trace that :meth:`retrieve` could find; see ``drawing.py``."""
+        """Draw for each query a random trace that :meth:`retrieve` could find; see ``drawing.py``."""
         for buffer in self._layers:
             buffer.check_whole()
         return random_traces([buffer.drawable for buffer in self._layers], queries, rngs)

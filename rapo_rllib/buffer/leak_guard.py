@@ -1,15 +1,15 @@
-r"""Evaluation questions are no keys: a buffer that holds the steps to their answers would make every evaluation worthless.
+r"""Keep evaluation questions out of the buffer: with steps to their answers in it, every evaluation would be worthless.
 
-    test questions --LeakGuard--> import, build: left out and counted;  stats: reported;  a job's start: refused
+    evaluation questions --LeakGuard--> import, build: left out and counted;  stats: reported;  a job's start: refused
 
 Two questions are the same if their :func:`normalised` texts are equal. That is a narrow match, since different problems must
 not collide ("What is 3 + 5?", "What is 3 - 5?", "What is 35?"):
 
     1. quotes, dashes and the minus sign take their plain form
-    2. super- and subscripts are written out (x² = x^2, not x2), a fraction in one character apart (1½ = 1 1/2, not 11/2)
+    2. super- and subscripts are written out (x² = x^2, not x2), a one-character fraction is set apart (1½ = 1 1/2, not 11/2)
     3. Unicode NFKC, then casefold
-    4. marks that only end a word go: . , ; ? and … before white space or the end, and ! and : there after a word of two or
-       more letters ("Help!", not "5!", "n!" or "3 : 4"). Inside a word or number they stay ("1.5", "1,000", "f(2,3)").
+    4. marks that only end a word are removed: . , ; ? and … before white space or the end; ! and : there, if a word of two or
+       more letters precedes ("Help!", not "5!", "n!" or "3 : 4"). Inside a word or number all stay ("1.5", "1,000", "f(2,3)").
     5. white space becomes single spaces; none at the ends
 
 Everything else stays: digits, operators, brackets, LaTeX.
@@ -49,7 +49,7 @@ def normalised(question: str) -> str:
 
 
 def _kept_marks(found: re.Match[str]) -> str:
-    """Keep marks at a word's end that may be an operator: ! and : after anything but a word of letters."""
+    """Return the marks to keep at a word's end: ! and : after anything but a word, since they may be operators."""
     after_word = found.string[max(found.start() - 2, 0) : found.start()].isalpha() and found.start() >= 2
     return "" if after_word else "".join(mark for mark in found[0] if mark in "!:")
 
@@ -73,15 +73,15 @@ def digest_of(question: str) -> bytes:
 
 
 def question_of(item: ExpertTrajectory | StepTrace) -> str:
-    """Return the text of the question that a trajectory or a step trace is of."""
+    """Return the text of the question of a trajectory or a step trace."""
     return item.question.text if isinstance(item, ExpertTrajectory) else item.question
 
 
 class LeakGuard:
-    """Knows the evaluation questions. Texts are not kept, only their digests.
+    """The set of evaluation questions. It keeps only digests of their texts.
 
     Args:
-        questions: their texts; empty ones (environments that are asked by seed) say nothing and are left out.
+        questions: their texts; empty texts (of environments that are asked by seed) are ignored.
     """
 
     def __init__(self, questions: Iterable[str]) -> None:
@@ -92,11 +92,11 @@ class LeakGuard:
         return len(self.digests)
 
     def leaks(self, question: str) -> bool:
-        """Return whether it is one of the evaluation questions."""
+        """Return whether ``question`` is one of the evaluation questions."""
         return bool(self.digests) and digest_of(question) in self.digests
 
     def keep(self, items: Iterable[Traced]) -> Iterator[Traced]:
-        """Keep trajectories or step traces that answer no evaluation question; the others are counted in ``refused``."""
+        """Yield the trajectories or step traces that answer no evaluation question; count the others in ``refused``."""
         for item in items:
             if self.leaks(question := question_of(item)):
                 self.refused[question] += 1
@@ -105,9 +105,9 @@ class LeakGuard:
 
 
 def covered_questions(buffer: StepTraceBuffer, questions: Iterable[str]) -> tuple[int, int] | None:
-    """Count the training questions that have step traces, and all of them; None where questions have no texts.
+    """Count the training questions that have step traces, and all training questions; None if questions have no texts.
 
-    Retrieval can show a step of the very question only where there is one; those of others rarely fit. Raises
+    Retrieval can show a step of the same question only if the buffer has one; steps of other questions rarely fit. Raises
     ``RetrievalError`` when Milvus does not answer.
     """
     known = LeakGuard(questions)
@@ -117,10 +117,10 @@ def covered_questions(buffer: StepTraceBuffer, questions: Iterable[str]) -> tupl
 
 
 def refuse_leaks(buffer: StepTraceBuffer, guard: LeakGuard) -> None:
-    """Look through all questions of a buffer.
+    """Refuse a buffer that holds step traces of evaluation questions; reads the questions of all its traces.
 
     Raises:
-        ValueError: it holds step traces of evaluation questions.
+        ValueError: the buffer holds such traces.
         RetrievalError: Milvus does not answer.
     """
     if not len(guard):

@@ -1,7 +1,7 @@
-"""Tell what made the keys of a buffer, and refuse an embedder or a level that does not go with them.
+"""Record the embedder and the level that made the keys of a buffer, and refuse others.
 
-``store.py`` stores :func:`maker_of` beside the step traces and asks :func:`check_maker` whenever a buffer is opened; commands
-that need not ask take it over (:func:`adopted`).
+``store.py`` stores the record (:func:`maker_of`) beside the step traces and calls :func:`check_maker` whenever a buffer is
+opened. Commands that need no embedder of their own take over the recorded one (:func:`adopted`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ URI_KEY = "step_trace_buffer.uri"  # what the user calls it, for messages
 
 
 def maker_of(embedder: Embedder, level: str) -> dict[str, Any]:
-    """Return the facts that are stored about an embedder and the level of its traces, as JSON."""
+    """Return the record of an embedder and of the level of its traces, as JSON."""
     return {
         "name": lasting_name(embedder.name),
         "level": level,
@@ -34,16 +34,16 @@ def maker_of(embedder: Embedder, level: str) -> dict[str, Any]:
 
 
 def check_maker(stored: dict[str, Any] | None, embedder: Embedder, level: str, where: str) -> None:
-    """Refuse a collection that other keys were made for.
+    """Refuse a collection whose keys were made by another embedder or at another level.
 
     Args:
-        stored: what stands beside it (:func:`maker_of`); None: nothing does.
-        embedder: the one that is here.
+        stored: the record beside the collection (:func:`maker_of`); None: there is none.
+        embedder: the present embedder.
         level: whether a trace is a step or a whole trajectory.
         where: the collection, for messages.
 
     Raises:
-        ValueError: it is no Step-Trace Buffer, or was made by another embedder or at another level.
+        ValueError: the collection is no Step-Trace Buffer, or was made by another embedder or at another level.
     """
     if stored is None:
         raise ValueError(
@@ -64,7 +64,7 @@ def check_maker(stored: dict[str, Any] | None, embedder: Embedder, level: str, w
 
 
 def adopted(settings: BufferSettings) -> BufferSettings:
-    """Return the settings, with embedder, pooling, key recipe and level as the collection has them. Unchanged if there is none.
+    """Return the settings; if the collection exists, with its embedder, pooling, key recipe, ``key_history_tokens`` and level.
 
     Raises:
         ValueError: ``settings.uri`` is wrong.

@@ -1,4 +1,4 @@
-"""Step traces as rows of a Milvus collection, and back. Flow: ``store.py`` writes and reads with these."""
+"""Conversion of step traces to rows of a Milvus collection, and back. Flow: ``store.py`` and ``writing.py`` use it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ assert set(NAMES) == {field.name for field in fields(StepTrace)}
 
 
 def fits(trace: StepTrace) -> bool:
-    """Return whether question and text are of at most 65,535 bytes, the most that a column of Milvus holds."""
+    """Return whether question and text have at most 65,535 bytes, the most that a column of Milvus holds."""
     return max(_size(trace.question), _size(trace.text)) <= MAX_VARCHAR_BYTES
 
 
@@ -43,13 +43,13 @@ def _size(text: str) -> int:
 
 
 def _end(history: str) -> str:
-    """Return the last characters that a column holds. The key was made of fewer, and retrieval shows none of it."""
+    """Cut a history to the end that a column holds. Its key was made of fewer characters; retrieval shows no history."""
     encoded = history.encode()
     return history if len(encoded) <= MAX_VARCHAR_BYTES else encoded[-MAX_VARCHAR_BYTES:].decode(errors="ignore")
 
 
 def check_columns(stored: Iterable[str], where: str) -> None:
-    """Refuse a collection whose columns are not ``FIELDS``, as that of another version of this package: ``ValueError``."""
+    """Raise ``ValueError`` if a collection's columns are not ``FIELDS``: another version of this package made it."""
     lacking, unknown = sorted(set(NAMES) - set(stored)), sorted(set(stored) - set(NAMES))
     if lacking or unknown:
         raise ValueError(
@@ -59,7 +59,7 @@ def check_columns(stored: Iterable[str], where: str) -> None:
 
 
 def row_of(trace: StepTrace) -> dict:
-    """Return the values of a trace; of a long history its end."""
+    """Return the row of a trace; a long history is cut to its end."""
     return {name: getattr(trace, name) for name in NAMES} | {"history": _end(trace.history)}
 
 
@@ -75,9 +75,9 @@ def trace_of(row: dict) -> StepTrace:
 
 
 def select(hits: Sequence[RetrievedTrace], selection: str) -> RetrievedTrace | None:
-    """Choose among the ``top_k`` of one query (given nearest first): the nearest, or the one with the highest reward.
+    """Choose one of the ``top_k`` traces of a query (given nearest first): the nearest, or the one with the highest reward.
 
-    ``best_reward`` is the released code's rule (algorithm.md section 9). None without a positive one; of equals the nearest.
+    ``best_reward`` is the released code's rule (algorithm.md section 9): of equals the nearest; None if no reward is positive.
     """
     if not hits or selection == "nearest":
         return hits[0] if hits else None

@@ -1,6 +1,6 @@
-"""Check whether a text shows an answer, and search for step traces that do not show that of the question asked.
+"""Check whether a text shows an answer, and find the nearest step traces that do not show an answer of their query.
 
-Milvus has no such filter, so the nearest are looked at, and more of them until enough are left.
+Milvus has no such filter, so the nearest traces are filtered here, and more are fetched until enough are left.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _WORD = re.compile(r"[^\W_]+")
 
 
 def shows_answer(text: str, answers: Sequence[str]) -> bool:
-    """Return whether any of the answers stands in the text: a number by its value without its sign, anything else by its words.
+    """Return whether the text holds one of the answers: a number with the same value (signs are ignored), or the same words.
 
-    Words are compared without case, marks or spaces; a part of a word or of a number is none.
+    Words are compared without case, marks or spaces; a part of a word or of a number does not count.
 
     >>> shows_answer("12 + 1,005 = 1,017.0", ["1017"]), shows_answer("It is 10170", ["1017"])
     (True, False)
@@ -51,12 +51,12 @@ def _number(text: str) -> Decimal | None:
 def nearest_without_answers(
     find: Callable[[Sequence[int], int], list[list[RetrievedTrace]]], queries: Sequence[HistoryQuery], top_k: int
 ) -> list[list[RetrievedTrace]]:
-    """Return for each query the ``top_k`` nearest traces that do not show its answers, nearest first.
+    """Find for each query the ``top_k`` nearest traces that do not show its answers, nearest first.
 
     Args:
-        find: the nearest traces of some of the queries, by their positions; as many of each as it is told.
-        queries: with their answers; a query without any hides nothing.
-        top_k: traces of each; fewer where a search ends before.
+        find: called with positions of queries and a number; returns that many nearest traces for each of these queries.
+        queries: with their answers; for a query without answers nothing is hidden.
+        top_k: traces per query; fewer if a search finds no more.
     """
     found: list[list[RetrievedTrace]] = [[] for _ in queries]
     waiting, count = list(range(len(queries))), top_k

@@ -1,4 +1,4 @@
-"""Describe a buffer in numbers, and say what should not be in it. Flow: ``rllib buffer stats`` -> here -> lines or JSON."""
+"""Describe a buffer in numbers, and find evaluation questions in it. Flow: ``rllib buffer stats`` -> here -> lines or JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rapo_rllib.buffer.store import StepTraceBuffer
 
 @dataclass
 class BufferStats:
-    """Everything that ``stats`` shows."""
+    """The figures that ``rllib buffer stats`` shows."""
 
     where: str
     embedder: str
@@ -22,18 +22,18 @@ class BufferStats:
     by_source: dict[str, int] = field(default_factory=dict)  # step traces
     mean_reward_by_source: dict[str, float] = field(default_factory=dict)
     asked: int = 0  # different training questions that were given
-    covered: int = 0  # of them have a step trace of their own, by normalised text
-    leaks: dict[str, int] = field(default_factory=dict)  # evaluation questions that it holds, each with its step traces
-    missing: int = 0  # step traces that its files have lost
+    covered: int = 0  # how many of these have a step trace of their own, by normalised text
+    leaks: dict[str, int] = field(default_factory=dict)  # evaluation questions in the buffer, each with its count of traces
+    missing: int = 0  # step traces that the buffer's files have lost
 
 
 def statistics(buffer: StepTraceBuffer, questions: Collection[str] = (), guard: LeakGuard | None = None) -> BufferStats:
-    """Describe a buffer; it is read once.
+    """Compute the figures of a buffer, which is read once.
 
     Args:
-        buffer: which.
-        questions: the training questions' texts, for the coverage; none: it is left out.
-        guard: knows the evaluation questions.
+        buffer: the buffer to describe.
+        questions: texts of the training questions, for the coverage; without them the coverage is left out.
+        guard: the evaluation questions.
 
     Raises:
         ValueError: there is no such buffer, or it is empty.

@@ -27,15 +27,15 @@ from rapo_rllib.types import HistoryQuery, RetrievedTrace, StepTrace
 if TYPE_CHECKING:
     import numpy as np
 
-READ_PAGE = 4096  # step traces with their texts in one answer of Lite, whose time goes with the number of pages
-SERVER_READ_PAGE = 500  # of a server, which answers up to 100 MB
-STORED = "stored"  # the note with the number of step traces: Lite serves what is left of files that were cut off or deleted
+READ_PAGE = 4096  # step traces with their texts per answer of Lite, whose time grows with the number of pages
+SERVER_READ_PAGE = 500  # the same for a server, whose answers hold up to 100 MB
+STORED = "stored"  # note with the number of step traces: if files were cut off or deleted, Lite still serves the rest
 
 
 class StepTraceBuffer(Collection):
     """Step traces in one Milvus collection. Cheap to construct; connects and loads its embedder on first use.
 
-    All processes of a Ray cluster may use the same Lite path, without Ray one process; any number a server.
+    All processes of a Ray cluster may use the same Lite path; without Ray only one process may. A server has no such limit.
 
     Raises:
         ValueError: ``settings`` holds a wrong URI, embedder, selection or ``top_k``.
@@ -57,7 +57,7 @@ class StepTraceBuffer(Collection):
         """
         if not self.exists():
             self._check_whole()
-            self.drop_notes()  # of a collection that was dropped halfway
+            self.drop_notes()  # left by a drop that was killed halfway
             self.set_note(MADE_BY, maker_of(self.embedder, self.settings.level))
             self.milvus.create(self.collection, FIELDS, self.embedder.dim)
         self._check_maker()
@@ -65,41 +65,41 @@ class StepTraceBuffer(Collection):
     def insert(self, traces: Iterable[StepTrace], progress: Callable[[int, int], None] | None = None) -> Written:
         """Embed and store step traces, a window of 256 at a time.
 
-        What is stored already is not embedded again, but has the facts that are given now (``writing.FACTS``).
+        A step trace that is stored already is not embedded again, but gets the facts that are given now (``writing.FACTS``).
 
-        Of a history above 65,535 bytes the end is stored; a question or a step above that is left out, with a warning. The
-        embedder sorts a window by length, so that short texts are not padded to the longest of them all.
+        Of a history above 65,535 bytes only the end is stored; a trace whose question or text is longer is left out, with a
+        warning. The embedder sorts a window by length, so that short texts are not padded to the longest of them all.
 
         Args:
             traces: each with a content-derived ``id`` (see ``build.step_traces``).
-            progress: told how many traces were seen and how many of them were added so far, now and then.
+            progress: called now and then with the numbers of traces seen and of traces added so far.
 
         Raises:
-            ValueError: a trace without id or text, with half a character, or a vector that is none.
+            ValueError: a trace lacks id or text or is no Unicode, a vector is invalid, or as :meth:`check_embedder`.
             RetrievalError: Milvus does not answer.
         """
         self.check_embedder()
         self.drawable.forget()
         written = TraceWriter(self.milvus, self.collection, self.embedder).write(traces, progress)
-        if (count := self.milvus.count(self.collection)) > self._noted():  # a damaged buffer stays one until it is whole
+        if (count := self.milvus.count(self.collection)) > self._noted():  # a damaged buffer stays damaged until it is whole
             self.set_note(STORED, {"count": count})
         return written
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete step traces; those that are not there are none the less gone."""
+        """Delete the step traces with these ids; an id without a trace is no error."""
         if ids:
             self.drawable.forget()
             present = self.milvus.get(self.collection, ids, ["id"])
-            self.set_note(STORED, {"count": max(self._noted() - len(present), 0)})  # before: a kill leaves more than noted
+            self.set_note(STORED, {"count": max(self._noted() - len(present), 0)})  # first: a kill then leaves more than noted
             self.milvus.delete(self.collection, ids)
 
     def missing(self) -> int:
-        """Return the number of step traces that were stored and are gone, because files of the buffer were damaged."""
+        """Count the step traces that were stored and are gone because files of the buffer were damaged."""
         noted = self._noted()
         return max(noted - self.count(), 0) if noted else 0
 
     def prepare(self) -> None:
-        """Do what the first retrieval would wait for: connect, load the embedder, and have a Lite path's rows in memory.
+        """Prepare the first retrieval: connect, load the embedder, and read the rows of a Lite path into memory.
 
         Raises:
             RetrievalError: Milvus does not answer, or has lost step traces.
@@ -108,9 +108,9 @@ class StepTraceBuffer(Collection):
         self.retrieve([HistoryQuery("", "")], 1)
 
     def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
-        """Return for each query the ``top_k`` (default: the settings') traces with the nearest keys, nearest first.
+        """Find for each query the ``top_k`` traces with the nearest keys, nearest first (default: ``settings.top_k``).
 
-        All queries are embedded as one batch and searched by one request, for what ``settings.filter`` allows each.
+        All queries are embedded as one batch and searched together, each among the traces that ``settings.filter`` allows.
 
         Raises:
             RetrievalError: Milvus does not answer, or has lost step traces.
@@ -122,13 +122,13 @@ class StepTraceBuffer(Collection):
         return self.nearest(self.embed(queries), queries, top_k or self.settings.top_k)
 
     def embed(self, queries: Sequence[HistoryQuery]) -> np.ndarray:
-        """Return the vectors of queries, ``[B, D]``."""
+        """Embed queries as vectors ``[B, D]``."""
         return self.embedder.encode([(query.question, query.history) for query in queries])
 
     def nearest(self, vectors: np.ndarray, queries: Sequence[HistoryQuery], top_k: int) -> list[list[RetrievedTrace]]:
-        """Do :meth:`retrieve` for queries that are embedded as ``vectors [B, D]``. Raises as that one.
+        """Do :meth:`retrieve` for queries that are embedded already, as ``vectors [B, D]``. Raises the same errors.
 
-        Questions are compared by their text: data sets number theirs alike.
+        Questions are compared by their text, not by id, because data sets use the same ids for different questions.
         """
         self.check_whole()
         chosen, only = self.settings.filter, None
@@ -145,19 +145,19 @@ class StepTraceBuffer(Collection):
         return find(range(len(queries)), top_k)
 
     def random_traces(self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> list[StepTrace | None]:
-        """Return one step trace per query, drawn uniformly with its generator from all that :meth:`retrieve` could find for it.
+        """Draw one step trace per query, uniformly, with the query's generator, from all that :meth:`retrieve` could find.
 
-        See ``drawing.random_traces``; raises as :meth:`retrieve`.
+        See ``drawing.random_traces``. Raises the errors of :meth:`retrieve`.
         """
         self.check_whole()
         return random_traces([self.drawable], queries, rngs)
 
     def all_traces(self) -> Iterator[StepTrace]:
-        """Yield every step trace, in no particular order. It needs no embedder, so texts survive a lost one.
+        """Yield every step trace, in no particular order. No embedder is needed, so the texts survive its loss.
 
         Raises:
             RetrievalError: Milvus does not answer.
-            ValueError: the buffer does not exist, or is none.
+            ValueError: the collection does not exist, or is no Step-Trace Buffer of this version.
         """
         for page in self._pages(NAMES):
             yield from map(trace_of, page)
@@ -174,14 +174,14 @@ class StepTraceBuffer(Collection):
         return self.milvus.pages(self.collection, names, READ_PAGE if self.milvus.is_lite else SERVER_READ_PAGE)
 
     def fit_index(self) -> None:
-        """Have the index of the settings; ``auto`` chooses by the present size. Worth calling after a large import."""
+        """Build the index that the settings name; ``auto`` chooses by the present size. Worth calling after a large import."""
         self.milvus.set_index(self.collection, self.settings.index)
 
     def drop(self) -> None:
-        """Delete the step traces and the notes about them. After a kill halfway, drop or create goes on."""
+        """Delete the step traces and the notes about them. After a kill halfway, call drop or create again."""
         self._forget()
         self.milvus.drop(self.collection)
-        if self._noted():  # what is gone now is not missing
+        if self._noted():  # traces that were dropped are not missing
             self.set_note(STORED, {"count": 0})
         self.drop_notes()
 

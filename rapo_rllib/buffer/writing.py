@@ -1,11 +1,11 @@
-"""Step traces into a collection, a window of 256 at a time. Flow: ``StepTraceBuffer.insert`` -> here -> ``milvus``.
+"""Write step traces into a collection, a window of 256 at a time. Flow: ``StepTraceBuffer.insert`` -> here -> ``milvus``.
 
-    above 65,535 bytes                     -> left out
+    question or text above 65,535 bytes    -> left out
     not stored yet                         -> embedded, added
     stored, and other facts are given now  -> rewritten with the stored vector
-    stored                                 -> nothing
+    stored, with the same facts            -> left as it is
 
-One query a window tells which is which.
+One query per window tells these cases apart.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rapo_rllib.types import StepTrace
 
 logger = logging.getLogger(__name__)
 
-WINDOW = 256  # step traces that are embedded together: what a kill can cost
+WINDOW = 256  # step traces that are embedded together: the most that a kill loses
 WRITE_BATCH = 64  # step traces of one request: a server takes 64 MB
-FACTS = ("reward", "question_id", "step_index", "weight_version")  # what the id of a step trace does not stand for
+FACTS = ("reward", "question_id", "step_index", "weight_version")  # fields that the id of a step trace does not depend on
 Progress = Callable[[int, int], None]
 
 
@@ -39,13 +39,13 @@ class Written:
 
 
 class TraceWriter:
-    """Writes to one collection. Raises ``RetrievalError`` when Milvus does not answer."""
+    """Writer to one collection. Raises ``RetrievalError`` when Milvus does not answer."""
 
     def __init__(self, milvus: Milvus, collection: str, embedder: Embedder) -> None:
         self._milvus, self._collection, self._embedder = milvus, collection, embedder
 
     def write(self, traces: Iterable[StepTrace], progress: Progress | None) -> Written:
-        """Add what is not stored, and give what is stored the facts that are given now.
+        """Add the traces that are not stored yet, and update the facts of those that are.
 
         Raises:
             ValueError: see ``StepTraceBuffer.insert``.
@@ -56,7 +56,7 @@ class TraceWriter:
             too_long += len(whole_window) - len(window)
             for trace in window:
                 check_trace(trace)
-            unique = {trace.id: trace for trace in window}  # of those with one id the last counts, as between windows
+            unique = {trace.id: trace for trace in window}  # of traces with one id the last counts, as between windows
             known = {row["id"]: row for row in self._milvus.get(self._collection, list(unique), ["id", *FACTS])}
             fresh = [trace for trace in unique.values() if trace.id not in known]
             done.seen += len(whole_window) - len(fresh)
@@ -79,7 +79,7 @@ class TraceWriter:
                 progress(done.seen, done.added)
 
     def _update(self, changed: Sequence[StepTrace], done: Written) -> None:
-        """Give stored rows other facts; their vectors stay."""
+        """Update the facts of stored rows, and keep their vectors."""
         import numpy as np
 
         facts = {trace.id: {name: getattr(trace, name) for name in FACTS} for trace in changed}

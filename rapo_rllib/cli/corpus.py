@@ -78,7 +78,7 @@ def stats(
 
 @contextmanager
 def _opened(uri: str, collection: str, embedder: str | None = None, device: str = "cpu") -> Iterator[PassageCollection]:
-    """Open the collection, and close it afterwards; a mistake or a missing service is one line and exit status 1."""
+    """Open the collection, and close it afterwards. A mistake or a missing service is one line and exit status 1."""
     from rapo_rllib.corpus.collection import CorpusPlace, PassageCollection
 
     with one_line_errors():

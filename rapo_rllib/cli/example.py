@@ -1,4 +1,4 @@
-"""``rllib example list | get | run``: the jobs that come with the package, those of the checkout or of the wheel."""
+"""``rllib example list | get | run``: the example jobs in the checkout, or in the installed wheel."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def get_example(
 
 
 def _example(name: str) -> Path:
-    """Return the file of an example, with or without its suffix; the command ends if there is none of that name."""
+    """Find the file of an example by its name, given with or without suffix; end the command if there is none."""
     with one_line_errors():
         known = examples()
         stem = name.removesuffix(".yaml").removesuffix(".py")
@@ -72,10 +72,10 @@ def _example(name: str) -> Path:
 
 
 def examples_folder() -> Path:
-    """Return the folder with the examples.
+    """Find the folder with the examples.
 
     Raises:
-        ValueError: there is none; the package was installed in a way that leaves out data files.
+        ValueError: there is none: the package was installed in a way that leaves out data files.
     """
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / FOLDER).is_dir() and (checkout / "pyproject.toml").is_file():
@@ -92,19 +92,19 @@ def examples_folder() -> Path:
 
 
 def examples() -> dict[str, Path]:
-    """Return every job by its name: YAML files, and Python files that have a ``config``; modules that jobs import are none."""
+    """Map names of examples to their files: YAML files, and Python files that define ``config``; other modules are left out."""
     texts = {path: path.read_text(encoding="utf-8") for path in sorted(examples_folder().glob("*.*")) if path.is_file()}
     is_job = re.compile(r"^config\b.*=", re.MULTILINE)
     return {path.stem: path for path, text in texts.items() if path.suffix == ".yaml" or is_job.search(text)}
 
 
 def described(path: Path) -> str:
-    """Return the first line of an example's description."""
+    """Read the first line of an example's description."""
     return path.read_text(encoding="utf-8").partition("\n")[0].strip('# "')
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return an example and the modules beside it that it names, and those that these import."""
+    """List the file of an example, the modules beside it that it names, and the modules that those name in turn."""
     found = [path]
     for file in found:
         text = file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Jobs that commands are told of: the settings of the process that reads one, and the config of the only trial of one."""
+"""Read the job that a command is given: prepare the process for it, and make the config of its only trial."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from rapo_rllib.monitoring.quiet import quiet_libraries
 if TYPE_CHECKING:
     from rapo_rllib.algorithm.config import RAPOConfig
 
-# Read by Ray when it is imported or started; what the user has set stays. Paths in a file mean where the command was started.
+# Variables that Ray reads when it is imported or started; the user's own stay. Paths in a job start from the working directory.
 RAY_SETTINGS = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # the stopper does it
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # TrialStopper checks the metric
     "TUNE_GLOBAL_CHECKPOINT_S": "2",  # a kill loses results that Tune has not copied yet: by default those of 10 s, or more
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 
 
 def prepare(path: Path, verbose: int = 0) -> None:
-    """Set what Ray reads when it is imported; let trials import modules that lie beside ``path``, as a script's would."""
+    """Set what Ray reads when it is imported, and let this process and trials import modules that lie beside ``path``."""
     if not verbose:
         quiet_libraries()
     for name, value in RAY_SETTINGS.items():
@@ -38,7 +38,7 @@ def prepare(path: Path, verbose: int = 0) -> None:
 
 
 def job_config(job: Path, overrides: Sequence[str] | None = None) -> RAPOConfig:
-    """Read the config of the one variant of the one experiment in ``job``. ``overrides``: ``key=value``, as of ``--set``.
+    """Read the config of a job with one experiment and one variant. ``overrides``: ``key=value``, as given to ``--set``.
 
     Raises:
         ValueError: naming the file, the key and what to do.

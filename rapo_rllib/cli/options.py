@@ -1,4 +1,4 @@
-"""Options that several commands share, and how what stands in one is read."""
+"""Options that several commands share, and parsers of their values."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RunOptions:
 
 
 def json_object(text: str | None, option: str) -> dict[str, Any] | None:
-    """Return the value of an option that is a JSON object. Raises ``typer.BadParameter`` if it is none."""
+    """Parse an option's value as a JSON object; None stays None. Raises ``typer.BadParameter`` for anything else."""
     if text is None:
         return None
     try:
@@ -64,7 +64,7 @@ def json_object(text: str | None, option: str) -> dict[str, Any] | None:
 
 
 def key_value(item: str) -> tuple[str, Any]:
-    """Return the key and value of ``--set key=value``. Raises ``typer.BadParameter`` if it is no such thing."""
+    """Split ``key=value`` of ``--set``, and parse the value as YAML. Raises ``typer.BadParameter`` if that fails."""
     key, separator, text = item.partition("=")
     if not separator or not key:
         raise typer.BadParameter(f"--set {item!r}: must be key=value")

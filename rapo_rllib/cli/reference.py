@@ -1,7 +1,7 @@
-"""Every key of a job's ``config`` with what it must be, its default and its meaning, from the keys' own declarations.
+"""Reference of every key of a job's ``config``, with its rule, default and meaning, made from the keys' own declarations.
 
-`docs/config.md` is :func:`markdown`; `algorithm/training_keys.pyi`, for editors and type checkers, which do not run the
-code, is :func:`typed`. A test compares.
+:func:`markdown` makes `docs/config.md`. :func:`typed` makes `algorithm/training_keys.pyi`, for editors and type checkers, which
+do not run the code. A test compares both files with the code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Nested keys have a dot here and are mappings in YAML: `model.lora.rank` is `mode
 is neither here nor in RLlib's `AlgorithmConfig`, or if RAPO does not read it, as `gamma`. `preset` sets several keys by one
 name: [algorithms](algorithm.md#11-other-algorithms) and [ablations](algorithm.md#ablations).
 """
-# title of a section, what stands before its keys, the class that declares them
+# title of a section, prefix of its keys, the class that declares them
 _SECTIONS: tuple[tuple[str, str, type], ...] = (
     *((cls.__name__.removesuffix("Settings"), "", cls) for cls in FLAT),
     *((f"`{name}`", f"{name}.", cls) for name, cls in NESTED.items()),
@@ -79,7 +79,7 @@ _WRITTEN = {NoneType: "None", Any: "Any", tuple: "Sequence[Any]"}
 class ConfigKey(NamedTuple):
     """One key."""
 
-    name: str  # with what it is nested in, dots between
+    name: str  # with the mappings it is nested in, e.g. model.lora.rank
     must_be: str  # in words
     default: str  # as Python writes it
     meaning: str
@@ -94,18 +94,18 @@ class ConfigSection(NamedTuple):
 
 
 def config_sections() -> list[ConfigSection]:
-    """Return all keys: the flat ones of ``RAPOConfig``, the nested ones, and those of RLlib's that matter for RAPO."""
+    """List all keys by section: flat and nested keys of RAPO, keys of ``env_config``, and RLlib's keys that matter for RAPO."""
     config = RAPOConfig()
     return [ConfigSection(title, _about(cls), tuple(_keys(config, where, cls))) for title, where, cls in _SECTIONS]
 
 
 def markdown() -> str:
-    """Return the whole reference as a Markdown page."""
+    """Render the whole reference as a Markdown page."""
     return "\n".join([_INTRODUCTION, *(_section_markdown(section) for section in config_sections())])
 
 
 def _keys(config: RAPOConfig, where: str, cls: type) -> Iterator[ConfigKey]:
-    """Yield the keys that ``cls`` itself declares first; of RLlib's, the default is the config's."""
+    """Yield the keys that ``cls`` declares and its bases do not; for RLlib's keys, the default is that of ``config``."""
     for name, knob in knobs(cls).items():
         if name in cls.__annotations__ and not knob.hidden and not _is_inherited(cls, name):
             default = getattr(config, name) if cls is RLlibSettings else knob.default
@@ -117,7 +117,7 @@ def _is_inherited(cls: type, name: str) -> bool:
 
 
 def _about(cls: type) -> str:
-    """Describe the keys of ``cls``, and the keys of its bases that have another default here."""
+    """Render the first line of the docstring of ``cls``, and the inherited keys that have another default here."""
     text = (inspect.getdoc(cls) or "").splitlines()[0].replace("``", "`")
     others = {
         name: knob.default for name, knob in knobs(cls).items() if name in cls.__annotations__ and _is_inherited(cls, name)
@@ -127,7 +127,7 @@ def _about(cls: type) -> str:
 
 
 def _shown(default: Any) -> str:
-    """Return ``default`` as Python writes it; what has keys of its own is a mapping, and a long text is cut."""
+    """Render a default as Python writes it; nested settings are ``{}`` or the name of their class, and a long text is cut."""
     if is_dataclass(default):
         return "{}"
     if isinstance(default, type):
@@ -146,7 +146,7 @@ def _section_markdown(section: ConfigSection) -> str:
 
 
 def typed() -> str:
-    """Return the text of ``rapo_rllib/algorithm/training_keys.pyi``."""
+    """Render the text of ``rapo_rllib/algorithm/training_keys.pyi``."""
     own = {name: _written(kind) for name, kind, _ in training_keys()}
     rllibs = set(inspect.signature(AlgorithmConfig.training).parameters) - {"self", "kwargs", *own}
     return _TYPES_HEAD + "".join(
@@ -155,7 +155,7 @@ def typed() -> str:
 
 
 def _written(kind: Any) -> str:
-    """Return a type as source; what has keys of its own is a mapping."""
+    """Render a type as source code; nested settings are ``Mapping[str, Any]``."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         return " | ".join(map(_written, get_args(kind)))

@@ -15,12 +15,12 @@ from rapo_rllib.traces.rows import BuildProgress
 if TYPE_CHECKING:
     from rapo_rllib.agents.asking import Progress
 
-INTERRUPTED = 130  # as a shell calls a command that Ctrl-C ended
+INTERRUPTED = 130  # exit status that a shell gives a command ended by Ctrl-C
 LINE_EVERY_S = 10.0
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
-    """End the command.
+    """Print the message in red, and end the command.
 
     Raises:
         typer.Exit: always.
@@ -31,10 +31,10 @@ def fail(message: str, status: int = 1) -> NoReturn:
 
 @contextmanager
 def one_line_errors(stopped: str = "") -> Iterator[None]:
-    """Make one line and exit status 1 of a mistake, or of a service, agent or engine that fails.
+    """Turn a mistake, or the failure of a service, agent or engine, into one line and exit status 1.
 
     Args:
-        stopped: said after Ctrl-C; empty: that is the caller's.
+        stopped: message after Ctrl-C; empty: the caller handles Ctrl-C.
     """
     try:
         yield
@@ -48,7 +48,7 @@ def one_line_errors(stopped: str = "") -> Iterator[None]:
 
 @contextmanager
 def progress_bar(things: str, name: str | None = None, of: Iterable[Any] | None = None) -> Iterator[Any]:
-    """Show how far something is: a bar on a terminal, elsewhere a line now and then. Yields tqdm's bar, to iterate or move."""
+    """Show progress: a bar on a terminal, elsewhere a line now and then. Yields tqdm's bar, to iterate over or to advance."""
     from tqdm import tqdm
 
     every = 0.1 if sys.stderr.isatty() else LINE_EVERY_S
@@ -57,7 +57,7 @@ def progress_bar(things: str, name: str | None = None, of: Iterable[Any] | None 
 
 
 def advance(bar: Any, progress: Progress | BuildProgress) -> None:
-    """Move a bar to where a build or an agent is."""
+    """Move a bar to the progress of a build or an agent."""
     found, failed = progress.found, getattr(progress, "failed", 0)
     notes = [f"{found:,} were there before" if found else "", f"{failed:,} failed" if failed else ""]
     bar.total, bar.initial, bar.n = progress.total, found, max(bar.n, found)  # the pace is that of this run
@@ -67,14 +67,14 @@ def advance(bar: Any, progress: Progress | BuildProgress) -> None:
 
 @contextmanager
 def attempts_display(name: str) -> Iterator[Callable[[Progress], None]]:
-    """Show how far an agent of this name is."""
+    """Show the progress of the agent with this name. Yields a function to call with its progress."""
     with progress_bar("attempts", name) as bar:
         yield lambda progress: advance(bar, progress)
 
 
 @contextmanager
 def resumable(things: str) -> Iterator[Callable[[BuildProgress], None]]:
-    """Show progress; after Ctrl-C say that the same command continues."""
+    """Show the progress of a build; after Ctrl-C say that the same command continues it. Yields a function for the progress."""
     with progress_bar(things) as bar:
         try:
             yield lambda progress: advance(bar, progress)

@@ -1,4 +1,4 @@
-"""``rllib tools list``: what a job's environment offers to the policy, MCP servers asked for theirs."""
+"""``rllib tools list``: the tools that a job's environment offers to the policy; MCP servers are asked for their tools."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _show(tag: str, function: Mapping[str, Any] | None) -> None:
     typer.echo(f": {' '.join(function['description'].split())}")
     parameters = function["parameters"]
     for name, declared in parameters.get("properties", {}).items():
-        declared = declared if isinstance(declared, Mapping) else {}  # `true`: anything
+        declared = declared if isinstance(declared, Mapping) else {}  # a schema may be `true`: anything
         kind = declared.get("type", "anything")
         kind = " or ".join(kind) if isinstance(kind, list) else kind
         optional = "" if name in parameters.get("required", ()) else ", may be left out"

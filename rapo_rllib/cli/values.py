@@ -1,10 +1,10 @@
 """Values as people write them in jobs and options: YAML, search expressions, and keys with dots.
 
-YAML: ``5e-6`` is a number, a key given twice is a mistake, and errors say where they are. ``yes``, ``no``, ``on`` and ``off``
-are true and false; what else only YAML 1.1 takes for more than a text is one: ``12:30`` (750 there), ``010``, ``2024-05-01``.
+YAML: ``5e-6`` is a number, a key given twice is a mistake, and errors name line and column. As in YAML 1.1, ``yes`` and ``on``
+are true, ``no`` and ``off`` false. Its other special values are texts here: ``12:30`` (750 there), ``010``, ``2024-05-01``.
 
-Searches: ``{loguniform: [1e-6, 1e-4]}`` is ``tune.loguniform(1e-6, 1e-4)``, ``{choice: [4, 8]}`` one of these; ``grid_search``
-is Tune's own.
+Searches: ``{loguniform: [1e-6, 1e-4]}`` is ``tune.loguniform(1e-6, 1e-4)``, ``{choice: [4, 8]}`` is ``tune.choice([4, 8])``;
+``grid_search`` is left to Tune.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEARCHES = (
 )
 _GRID = "grid_search"
 _TAG = "tag:yaml.org,2002:"
-# tag, what is read so, and the characters that it may begin with
+# tag of YAML, the texts that get it, and the characters that these may begin with
 _PLAIN = (
     (f"{_TAG}null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     (f"{_TAG}bool", r"(?i:true|false|yes|no|on|off)", list("tTfFyYnNoO")),
@@ -61,10 +61,10 @@ for _tag, _pattern, _first in _PLAIN:
 
 
 def yaml_value(text: str) -> Any:
-    """Return the value of ``text``.
+    """Parse a text as YAML.
 
     Raises:
-        ValueError: not YAML; names line and column.
+        ValueError: it is not YAML; names line and column.
     """
     try:
         return yaml.load(text, Loader=_Loader)
@@ -77,10 +77,10 @@ def yaml_value(text: str) -> Any:
 
 
 def yaml_file(path: Path) -> Any:
-    """Return the content of the file ``path``.
+    """Read a YAML file.
 
     Raises:
-        ValueError: unreadable, or not YAML.
+        ValueError: it is unreadable, or not YAML.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -90,7 +90,7 @@ def yaml_file(path: Path) -> Any:
 
 
 def is_search(value: Any) -> bool:
-    """Return whether ``value`` stands for one of many: ``{name of a search: [arguments]}``."""
+    """Check whether ``value`` is a search expression: ``{name of a search: [arguments]}``."""
     if not isinstance(value, dict) or len(value) != 1:
         return False
     ((name, arguments),) = value.items()
@@ -98,14 +98,14 @@ def is_search(value: Any) -> bool:
 
 
 def with_searches(value: Any, where: str) -> Any:
-    """Return ``value`` with every search expression in it, however deep, as the object that Tune samples from.
+    """Replace search expressions at any depth by the objects that Tune samples from, but leave ``grid_search`` as it is.
 
     Args:
-        value: as a file has it; it stays as it is.
+        value: as a file has it; it is not changed, the result is a copy.
         where: its key, for messages.
 
     Raises:
-        ValueError: naming the key whose expression means nothing.
+        ValueError: an expression is wrong; names its key.
     """
     if isinstance(value, list):
         return [with_searches(item, f"{where}[{index}]") for index, item in enumerate(value)]
@@ -134,7 +134,7 @@ def _domain(name: str, arguments: list[Any], where: str) -> Any:
 
 
 def set_dotted(config: dict[str, Any], key: str, value: Any) -> None:
-    """Set ``config[a][b]`` for the key ``a.b``. Raises ``ValueError`` where ``a`` was just set to a plain value."""
+    """Set ``config[a][b]`` for the key ``a.b``. Raises ``ValueError`` if ``a`` was just set to a plain value."""
     *parents, last = key.split(".")
     for parent in parents:
         config = config.setdefault(parent, {})
@@ -144,7 +144,7 @@ def set_dotted(config: dict[str, Any], key: str, value: Any) -> None:
 
 
 def merge(config: dict[str, Any], changes: dict[str, Any], where: str = "") -> None:
-    """Put ``changes`` into ``config``, level by level. Raises ``ValueError`` where a value that has no keys is to get some."""
+    """Merge ``changes`` into ``config`` itself, level by level. Raises ``ValueError`` for keys of a value that has none."""
     for key, value in changes.items():
         old = config.get(key)
         if isinstance(value, dict) and not is_search(value) and old is not None:
@@ -157,7 +157,7 @@ def merge(config: dict[str, Any], changes: dict[str, Any], where: str = "") -> N
 
 
 def with_overrides(config: AlgorithmConfig, overrides: Iterable[tuple[str, Any]]) -> AlgorithmConfig:
-    """Return a config with ``--set`` keys in place of its own, in place; ``engine.dtype`` leaves the rest as it is.
+    """Set the keys of ``--set`` in ``config`` itself, and return it; ``engine.dtype`` leaves the rest of ``engine`` as it is.
 
     Raises:
         ValueError: there is no such key, or its value has no keys.

@@ -1,10 +1,10 @@
-"""Texts to vectors: an OpenAI-compatible endpoint, asked by ``POST .../embeddings``. A sibling of ``local.py``.
+"""Embed texts by an OpenAI-compatible endpoint (``POST .../embeddings``). A sibling of ``local.py``.
 
     "http://host:port/v1#model" -> texts, cut by MiniLM's tokenizer -> JsonService, 64 texts a request -> unit vectors
 
-The endpoint's key, if it wants one, is in the environment variable ``EMBEDDER_API_KEY`` of every process that embeds; it is
-read anew for each request and kept nowhere. Nobody here sees the endpoint's weights, so what is stored with a collection is the
-vector of a fixed text (:attr:`EndpointEncoder.probe`): another model behind the same name gives another one.
+If the endpoint wants a key, put it into the environment variable ``EMBEDDER_API_KEY`` of every process that embeds; the key is
+read anew for each request and kept nowhere. The endpoint's weights are hidden, so the vector of a fixed text
+(:attr:`EndpointEncoder.probe`) is stored with a collection: another model behind the same name gives another vector.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def split_endpoint(name: str, key: str) -> tuple[str, str]:
     """Split ``http(s)://host:port/v1#model`` into base address and model.
 
     Raises:
-        ValueError: one of them is missing; ``key`` is what the user calls it.
+        ValueError: one of them is missing, or the address holds a password. The message names ``key``, the user's setting.
     """
     check_address(name, key, f"put the endpoint's key into the environment variable {API_KEY_VARIABLE}")
     address, _, model = name.partition("#")
@@ -77,8 +77,8 @@ class EndpointEncoder:
         """Embed texts, normalised: float32 ``[N, D]``.
 
         Args:
-            items: texts, or what ``text_of`` makes texts of with the help of the tokenizer.
-            text_of: None: ``items`` are texts.
+            items: texts, or items that ``text_of`` turns into texts.
+            text_of: makes a text from an item and the tokenizer; None: ``items`` are texts.
 
         Raises:
             RetrievalError: the endpoint does not answer, or not with one finite vector of the known width per text.
@@ -104,14 +104,14 @@ class EndpointEncoder:
 
     @property
     def probe(self) -> np.ndarray:
-        """The vector of a fixed text, ``[D]``: by it a collection recognises the model. Asked for once."""
+        """The vector of a fixed text, ``[D]``, by which a collection recognises the model. It is requested once."""
         if self._probe is None:
             self._probe = self._asked([PROBE])[0]
         return self._probe
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts that, beside the probe, make vectors of two encoders comparable. The address is none: hosts move."""
+        """The facts in which two encoders with comparable vectors agree, beside the probe. Not the address: hosts move."""
         with _lock:
             digest = hashlib.sha256(self.tokenizer.backend_tokenizer.to_str().encode()).hexdigest()[:16]
         return {"endpoint_model": self._model, "dim": self.dim, "normalised": True, "tokenizer": digest}
@@ -123,7 +123,7 @@ class EndpointEncoder:
             return _load_tokenizer()
 
     def _asked(self, texts: list[str]) -> np.ndarray:
-        """Ask once: unit vectors ``[len(texts), D]``."""
+        """Embed texts with one request: unit vectors ``[len(texts), D]``."""
         import numpy as np
 
         key = os.environ.get(API_KEY_VARIABLE, "")

@@ -1,7 +1,7 @@
-"""Texts to vectors: a sentence-transformers model. Flow: the Step-Trace Buffer and the corpus embed with it.
+"""Embed texts by a sentence-transformers model. Flow: the Step-Trace Buffer and the corpus embed with it.
 
-In a training it runs on the CPU although a GPU may be there: the engine and the learner fill that one, and a query is one short
-text. To embed millions of passages, name another device.
+In a training the model runs on the CPU even if there is a GPU: the engine and the learner fill the GPU, and a query is one
+short text. To embed millions of passages, name another device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROLES = ("query", "document")
 BATCH_SIZE = 64
 PROBE = "Tom has 3 apples and buys 5 more.\n<python>3 + 5</python>\n<result>\n8\n</result>"
 CPU_BATCH_SIZE = 16  # small matrices stay in the caches, and texts of one batch have nearly one length
-PAD_TO = 8  # tokens; kernels are compiled and kept for every shape, so there should be few
+PAD_TO = 8  # tokens; kernels are compiled and kept for every shape, so there should be few shapes
 
 Item = TypeVar("Item")
 
@@ -69,19 +69,19 @@ class LoadedModel:
     """A model in memory."""
 
     model: SentenceTransformer
-    weights_hash: str  # the same by path, id or short name, on any machine
+    weights_hash: str  # the same if the model is named by path, id or short name, and on any machine
     lock: threading.Lock  # a fast tokenizer must not be used by two threads at once
     batch_size: int
 
 
 class TextEncoder:
-    """Embeds texts. Cheap to construct and to pickle; the model loads on first use, once per process and device.
+    """Embedder of texts. Cheap to construct and to pickle; the model loads on first use, once per process and device.
 
     Args:
         name_or_path: of a sentence-transformers model.
-        pooling: ``mean``, or ``last_token``: the model's last hidden state where the text ends, whatever pooling it was trained
-            with. Texts stand at the encoder's first position, as a single text does under the released code's left padding;
-            so a vector does not depend on what else is in its batch.
+        pooling: ``mean``: the model's own pooling, mostly a mean. ``last_token``: its last hidden state at a text's last token,
+            whatever pooling it was trained with. Texts begin at the encoder's first position, as a single text does under the
+            released code's left padding, so a vector does not depend on the rest of its batch.
         key: what the user calls ``name_or_path``, for messages.
         device: of torch.
 
@@ -99,11 +99,11 @@ class TextEncoder:
         text_of: Callable[[Item, PreTrainedTokenizerBase], str] | None = None,
         role: str | None = None,
     ) -> np.ndarray:
-        """Return pooled, normalised embeddings: float32 ``[N, D]``.
+        """Embed texts, pooled and normalised: float32 ``[N, D]``.
 
         Args:
-            items: texts, or what ``text_of`` makes texts of with the help of the model's tokenizer.
-            text_of: None: ``items`` are texts.
+            items: texts, or items that ``text_of`` turns into texts.
+            text_of: makes a text from an item and the model's tokenizer; None: ``items`` are texts.
             role: ``query`` or ``document``; some models were trained with an instruction before either.
         """
         import numpy as np
@@ -134,7 +134,7 @@ class TextEncoder:
     def facts(self) -> dict[str, Any]:
         """The facts that decide whether two encoders make comparable vectors.
 
-        Not the precision: it depends on the machine (:func:`preferred_dtype`), and the cosine of both versions is above 0.99.
+        Not the precision: it depends on the machine (:func:`preferred_dtype`), and vectors of both have a cosine above 0.99.
         """
         facts: dict[str, Any] = {"weights": self.loaded().weights_hash, "dim": self.dim, "normalised": True}
         return facts if self.pooling == "mean" else facts | {"pooling": self.pooling}
@@ -146,17 +146,17 @@ class TextEncoder:
 
     @property
     def probe(self) -> np.ndarray:
-        """The vector of a fixed text, ``[D]``: it also tells pooling and tokenizer files apart, which have no weights."""
+        """The vector of a fixed text, ``[D]``: unlike the weights, it also shows other pooling or tokenizer files."""
         return self.encode([PROBE])[0]
 
     @property
     def prompts(self) -> dict[str, str]:
-        """Return the model's prefixes of texts by role, without empty ones."""
+        """The model's non-empty prefixes of texts, by role."""
         prompts = self.loaded().model.prompts
         return {role: prompts[role] for role in ROLES if prompts.get(role)}
 
     def loaded(self) -> LoadedModel:
-        """Return the model; loaded when first asked for.
+        """Return the model; the first call loads it.
 
         Raises:
             ValueError: it cannot be loaded.
@@ -172,7 +172,7 @@ class TextEncoder:
 
 
 def _pooled(model: SentenceTransformer, texts: list[str], prompt_name: str | None, batch_size: int) -> np.ndarray:
-    """Pool as the model itself does, which is the mean for models of the MiniLM class: ``[N, D]``."""
+    """Embed texts with the model's own pooling, a mean for models of the MiniLM class: ``[N, D]``."""
     import numpy as np
 
     return model.encode(
@@ -196,7 +196,7 @@ def _last_states(model: SentenceTransformer, texts: list[str], prompt_name: str 
 
 
 def preferred_dtype(device: str) -> torch.dtype:
-    """Return bfloat16 if it is multiplied in hardware (three times as fast), else float32 (else six times as slow)."""
+    """Choose bfloat16 if the hardware multiplies it (three times as fast), else float32 (bfloat16 is six times slower)."""
     import torch
 
     if device.startswith("cuda"):
@@ -229,14 +229,14 @@ def _load_once(path: str, device: str) -> LoadedModel:
 
 
 def _pad_to_few_lengths(first: Transformer) -> None:
-    """Let batches have multiples of ``PAD_TO`` tokens, unless that would go beyond what the model reads."""
+    """Pad batches to multiples of ``PAD_TO`` tokens, unless that could exceed the model's maximal length."""
     if first.max_seq_length and first.max_seq_length % PAD_TO == 0:
         of_text = {"pad_to_multiple_of": PAD_TO, **first.processing_kwargs.get("text", {})}
         first.processing_kwargs = {**first.processing_kwargs, "text": of_text}
 
 
 def _weights_hash(model: SentenceTransformer) -> str:
-    """Hash each weight's name, shape and first values in bfloat16: the same by path, id or short name, anywhere."""
+    """Hash each weight's name, shape and first values in bfloat16; names of the model and machines do not matter."""
     import torch
 
     digest = hashlib.sha256()

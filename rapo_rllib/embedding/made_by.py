@@ -1,7 +1,7 @@
-"""Record of the encoder that made a collection's vectors, and the check that a present encoder makes comparable ones.
+"""Record of the encoder that made a collection's vectors, and the check that the present encoder makes comparable ones.
 
-Noted are its facts (weights, width, pooling, length, what of a text is embedded) and the vector of a fixed text: by that an
-endpoint, whose weights are hidden, is known, and what a model's folder says beside its weights.
+The record has the encoder's facts (weights, width, pooling, length, the part of a text that is embedded) and its vector of a
+fixed text. The vector also covers an endpoint, whose weights are hidden, and the files of a model's folder beside the weights.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rapo_rllib.embedding.local import PACKAGED_EMBEDDERS
 if TYPE_CHECKING:
     import numpy as np
 
-MIN_COSINE = 0.99  # of the fixed text's vectors; of both precisions of the same weights it is above
+MIN_COSINE = 0.99  # between two vectors of the fixed text; both precisions of the same weights reach more
 
 
 def made_by(fingerprint: str, probe: np.ndarray) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def made_by(fingerprint: str, probe: np.ndarray) -> dict[str, Any]:
 
 
 def lasting_name(name: str) -> str:
-    """Return a name that means the same wherever a command runs: of a folder its absolute path; other names as they are."""
+    """Return a name that is valid wherever a command runs: a folder's absolute path; other names unchanged."""
     folder = Path(name).expanduser()
     return str(folder.resolve()) if name not in PACKAGED_EMBEDDERS and folder.is_dir() else name
 
@@ -34,9 +34,9 @@ def difference(note: Mapping[str, Any], fingerprint: str, probe: np.ndarray) -> 
     """Tell why the vectors of a collection and those of an encoder are not comparable; empty: they are.
 
     Args:
-        note: what :func:`made_by` said of the encoder that made the collection.
-        fingerprint: facts of the one that is here.
-        probe: its vector of the fixed text, ``[D]``.
+        note: the record (:func:`made_by`) of the encoder that made the collection.
+        fingerprint: the facts of the present encoder, as JSON.
+        probe: the present encoder's vector of the fixed text, ``[D]``.
 
     Example: ``"pooling: 'mean' there, 'last_token' here"``
     """

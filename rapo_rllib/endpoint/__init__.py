@@ -1,1 +1,1 @@
-"""Agents with a loop of their own: they ask the policy that is trained over OpenAI's protocol."""
+"""Agents with a loop of their own: during training they ask the policy for turns, over OpenAI's protocol."""

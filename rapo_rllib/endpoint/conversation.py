@@ -1,10 +1,10 @@
-"""Requests of one trajectory, matched to what is recorded of it. Pure: messages in, places in sequences of tokens out.
+"""Match an agent's requests to the recorded sequences of its trajectory. Pure: messages in, places in token sequences out.
 
     request --Ask.prefixes--> a key for each of its prefixes --Recorder.find--> Place --claim--> generate --record--> next one
 
-What the policy generated is known by its message as it was answered, and never encoded again: a request goes on behind the
-longest prefix that ends with such a message. That is the end of a sequence, most of the time. Where a history was rewritten,
-and where two requests go on at one place, it is a branch: a new sequence that begins with the tokens up to there.
+Generated tokens are found by the message in which the agent got them, and are never encoded again: a request continues after
+its longest prefix that ends with such a message. Mostly that is the end of a sequence. If the agent has rewritten its history,
+or if two requests continue at the same place, it is a branch: a new sequence that begins with the tokens up to that place.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ class Answer:
 
 @dataclass
 class Ask:
-    """One request, and its answer, which another thread waits for."""
+    """One request with its answer, for which another thread waits."""
 
     messages: tuple[Message, ...] = ()
     tools: tuple[Schema, ...] = ()
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    reads_calls: bool = True  # else a call is text
+    reads_calls: bool = True  # False: a call stays text
     again: bool = False  # the client says that it has asked this before
     answer: Future[Answer] = field(default_factory=Future)
     client_gone: bool = False  # before it had the answer
     repeats: list[Ask] = field(default_factory=list)  # the same request, asked again
 
     def __post_init__(self) -> None:
-        self.answer.set_running_or_notify_cancel()  # a server that stops is not to cancel what is generated
+        self.answer.set_running_or_notify_cancel()  # a server that stops must not cancel the generation
 
     @property
     def lost(self) -> bool:
-        """Whether nobody has got the answer, or waits for it."""
+        """Whether no client has got the answer or waits for it."""
         return self.client_gone and all(repeat.lost for repeat in self.repeats)
 
     @property
@@ -68,34 +68,34 @@ class Ask:
 
     @property
     def refused(self) -> bool:
-        """Whether it has none."""
+        """Whether it was answered with an error."""
         return self.answer.done() and self.answer.exception() is not None
 
     @property
     def key(self) -> str:
-        """Equal for equal requests."""
+        """Digest that is equal for equal requests."""
         asked = [_said(message) for message in self.messages]
         return _digest("", [asked, self.tools, self.reads_calls, self.max_tokens, self.stop])
 
     def said(self, matched: int = 0) -> str:
-        """Return its text behind the first ``matched`` messages."""
+        """Join the texts of all messages after the first ``matched`` ones."""
         return "\n".join(message["content"] for message in self.messages[matched:])
 
     def prefixes(self) -> Iterator[tuple[int, str]]:
-        """Yield (number of messages, key of these), the longest first."""
+        """Yield (number of messages, key) of each prefix of the messages, the longest first."""
         yield from reversed(list(enumerate(_chain(self.tools, self.messages), start=1)))
 
     def answered_key(self, answer: Answer) -> str:
-        """Return the key of this request with its answer, as a later one has it."""
+        """Compute the key of this request followed by its answer: the key of a prefix of later requests."""
         return _chain(self.tools, [*self.messages, answer.message])[-1]
 
     def refuse(self, why: str) -> None:
-        """Answer with an error, unless it is answered."""
+        """Answer with an error, unless there is an answer already."""
         if not self.answer.done():
             self.answer.set_exception(RequestError(why))
 
     def answer_as(self, earlier: Ask) -> None:
-        """Get the answer of an equal request, now or when there is one."""
+        """Take the answer of an equal, earlier request, as soon as there is one."""
         earlier.repeats.append(self)
         earlier.answer.add_done_callback(self._take)
 
@@ -117,34 +117,34 @@ class Point:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a request goes on: its first ``matched`` messages are the tokens up to ``behind``."""
+    """Place at which a request continues: its first ``matched`` messages are the tokens up to ``behind``."""
 
-    sequence: int  # that is written
+    sequence: int  # to which the policy's turn is written
     behind: Point | None = None  # None: nothing of it is recorded, and the sequence begins with a prompt
     matched: int = 0
 
     @property
     def is_branch(self) -> bool:
-        """Whether it leaves another sequence."""
+        """Whether it branches off another sequence."""
         return self.behind is not None and self.behind.sequence != self.sequence
 
 
 class Recorder:
-    """The sequences of one trajectory, by what was said in them.
+    """The sequences of one trajectory, found by their messages.
 
-    Example: after the request ``[s, u]`` was answered by ``a``, ``[s, u, a, t]`` goes on behind turn 1 of sequence 0; asked
+    Example: after the request ``[s, u]`` was answered by ``a``, ``[s, u, a, t]`` continues after turn 1 of sequence 0; asked
     once more it is a branch there, sequence 1; and ``[s, v]`` begins sequence 2.
     """
 
     def __init__(self) -> None:
-        self._turns: list[int] = []  # of each sequence, with one that is being generated
+        self._turns: list[int] = []  # number of turns of each sequence, with one that is being generated
         self._points: dict[str, list[Point]] = {}
         self._asked: dict[str, Ask] = {}
 
     def earlier(self, ask: Ask) -> Ask | None:
-        """Return the equal request that ``ask`` repeats: its client says so, or that one's client has gone without the answer.
+        """Find the earlier request that ``ask`` repeats: its client says so, or the earlier client has gone without the answer.
 
-        Else two equal requests are two samples. A request that repeats none is remembered.
+        Otherwise, or if the earlier one was refused, equal requests are two samples. A request that repeats none is remembered.
         """
         key = ask.key
         known = self._asked.get(key)
@@ -154,7 +154,7 @@ class Recorder:
         return None
 
     def find(self, ask: Ask) -> Place:
-        """Return the place behind the longest recorded prefix; at the end of a sequence, where one has it there."""
+        """Find the place after the longest recorded prefix, at the end of a sequence if one ends with that prefix."""
         for length, key in ask.prefixes():
             points = self._points.get(key)
             if points:
@@ -164,19 +164,19 @@ class Recorder:
         return Place(len(self._turns))
 
     def claim(self, place: Place) -> None:
-        """Go on there: whoever comes to the same end of a sequence meanwhile makes a branch."""
+        """Begin a turn at ``place``: another request at the same end of a sequence then makes a branch."""
         if place.sequence == len(self._turns):
             self._turns.append(0)
         self._turns[place.sequence] += 1
 
     def record(self, place: Place, ask: Ask, answer: Answer) -> None:
-        """Remember what the policy generated at a place that is claimed."""
+        """Remember the policy's answer at a place that was claimed."""
         point = Point(place.sequence, self._turns[place.sequence])
         self._points.setdefault(ask.answered_key(answer), []).append(point)
 
 
 def _chain(tools: Sequence[Schema], messages: Sequence[Message]) -> list[str]:
-    """Return the key of each prefix of a conversation."""
+    """Compute the key of each prefix of a conversation."""
     keys, key = [], _digest("tools", tools)
     for message in messages:
         key = _digest(key, _said(message))

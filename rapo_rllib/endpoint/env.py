@@ -55,18 +55,18 @@ class AgentOptions(QuestionsOptions):
             raise ValueError(f"env_config.agent = {self.agent!r}, with agent_options: {error}") from error
 
     def check_rows(self, name: str, questions: Sequence[Question]) -> None:
-        """Take rows with any tools: an agent reads in ``task.tools`` which it is to offer."""
+        """Accept rows with any tools: an agent reads from ``task.tools`` which tools it is to offer."""
 
 
 def check_begins(off_policy: OffPolicySettings) -> None:
-    """Raise ``ValueError`` where keys of a job would have an agent begin behind another's steps."""
+    """Raise ``ValueError`` if keys of a job ask an agent to begin after an expert's steps."""
     for key in ("expert_start_share", "expert_step_share"):
         if value := getattr(off_policy, key):
             raise ValueError(f"{key} = {value} with an agent: it begins by itself, not behind an expert's steps; set it to 0")
 
 
 class AgentEnv(Questions):
-    """Judges what an agent returns: ``endpoint/loop.py`` runs it, and takes its one step with that."""
+    """Environment that judges what an agent returns; ``endpoint/loop.py`` runs the agent, and passes its result to ``step``."""
 
     options_class: ClassVar[type[AgentOptions]] = AgentOptions
 
@@ -78,7 +78,7 @@ class AgentEnv(Questions):
         return "", action, True, False, {"end": "answer"}
 
     def _outcome(self, predicted: str | None, *last: EpisodeStep, answer_text: str = "") -> tuple[float, dict[str, Any]]:
-        """Score the end, whose one step stands for all of the agent's: what single steps earned is the whole's."""
+        """Score the end, without rewards of single steps, as the environment's one step stands for all steps of the agent."""
         reward, info = super()._outcome(predicted, *last, answer_text=answer_text)
         info.pop("step_rewards", None)
         return reward, info

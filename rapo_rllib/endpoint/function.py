@@ -15,7 +15,7 @@ from typing import Any
 
 from rapo_rllib.validation import require
 
-GIVEN = ("question", "base_url", "task")  # arguments of an agent's function, each if it takes it
+GIVEN = ("question", "base_url", "task")  # arguments that an agent's function is passed, each if it takes it
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Ended:
 
 
 def agent_function(path: str) -> Callable[..., Any]:
-    """Return the function at an import path. Raises ``ValueError`` naming it."""
+    """Import the function at an import path. Raises ``ValueError`` naming the path."""
     module, _, name = path.partition(":")
     require(bool(module and name), "agent", path, "must be an import path, package.module:function")
     try:
@@ -41,7 +41,7 @@ def agent_function(path: str) -> Callable[..., Any]:
 
 
 def bound(function: Callable[..., Any], given: Mapping[str, Any], options: Mapping[str, Any]) -> inspect.BoundArguments:
-    """Bind those of the ``given`` arguments that a function takes, and all ``options``. Raises ``TypeError`` as a call does."""
+    """Bind the ``given`` arguments that a function takes, and all ``options``. Raises ``TypeError`` as a call does."""
     signature = inspect.signature(function)
     any_name = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     taken = {name: value for name, value in given.items() if any_name or name in signature.parameters}
@@ -49,7 +49,7 @@ def bound(function: Callable[..., Any], given: Mapping[str, Any], options: Mappi
 
 
 def call_function(path: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Call an agent's function; await a coroutine."""
+    """Call an agent's function; if it returns a coroutine, await that."""
     function = agent_function(path)
     arguments = bound(function, given, options)
     returned = function(*arguments.args, **arguments.kwargs)
@@ -64,9 +64,9 @@ def start_agent(call: Callable[[], Any], timeout_s: float, tell: Callable[[Ended
     """Call an agent on a thread; return its deadline, which the caller cancels.
 
     Args:
-        call: returns what the agent returns.
-        timeout_s: from its start to its end.
-        tell: called with its end, by another thread; more than once where its deadline comes first.
+        call: runs the agent, and returns what the agent returns.
+        timeout_s: from the agent's start to its end.
+        tell: called with the agent's end, by another thread; if the deadline comes first, more than once.
     """
 
     def run() -> None:

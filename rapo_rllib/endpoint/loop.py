@@ -1,4 +1,4 @@
-"""Trajectories of agents: each agent runs beside its coroutine, which generates what it asks for, until it ends.
+"""Trajectories of agents: each agent runs on a thread, and the trajectory's coroutine answers its requests until it ends.
 
 Agents.roll_out: agent --HTTP--> Endpoint --Ask--> Talk --Answer--> agent ... Ended --> AgentEnv.step --> reward
 """
@@ -24,15 +24,15 @@ from rapo_rllib.rollout.loop import Run
 
 logger = logging.getLogger(__name__)
 
-MOST_CHATS = 64  # sets of tools that are known at once
+MOST_CHATS = 64  # sets of tools whose protocols are kept
 
 
 class Agents:
-    """Rolls out agents: serves the policy to them, and takes what they return to their environment.
+    """Loop that rolls out agents: serves the policy to agents, and passes their results to their environments.
 
     Args:
         chat: the model's own form of turns, without tools.
-        make_reader: makes what reads calls, for the tools of a request; None: calls are plain JSON.
+        make_reader: makes the reader of calls for the tools of a request; None: calls are plain JSON.
     """
 
     def __init__(self, chat: NativeProtocol, make_reader: MakeReader | None) -> None:
@@ -42,7 +42,7 @@ class Agents:
         self._refusals: set[str] = set()
 
     async def roll_out(self, run: Run, group: RolloutGroup, episode: Episode) -> str:
-        """Return what ended the trajectory; raise ``EnvError`` and ``RequestError``, which cost this one alone."""
+        """Roll out a trajectory and return what ended it; ``EnvError`` and ``RequestError`` cost this trajectory alone."""
         self._endpoint = self._endpoint or Endpoint()
         episode.trajectory.own_prompt, episode.trajectory.question_text = True, await run.reset(episode)
         run.observer.started(episode)
@@ -65,7 +65,7 @@ class Agents:
         return await self._judge(run, episode, talk, ended)
 
     async def _judge(self, run: Run, episode: Episode, talk: Talk, ended: Ended | None) -> str:
-        """Pay for what the agent returned; one that a budget has ended, or broken, is judged as without an answer."""
+        """Pay for what the agent returned; if a budget ended or broke the agent, judge it as without an answer."""
         if not any(sequence.steps for sequence in episode.trajectory.sequences):
             refused = f"; it was refused: {talk.refused}" if talk.refused else ": did it ask at its base_url?"
             raise EnvError(f"the agent has ended without a turn of the policy{refused} {'' if ended is None else ended.error}")
@@ -78,13 +78,13 @@ class Agents:
         else:
             result = await run.env_calls.call(step_env, episode, ended.returned, True)
             episode.take_judgement(result)
-            end, episode.trajectory.unfitting_tokens = "answer", 0  # what did not fit has not ended it
+            end, episode.trajectory.unfitting_tokens = "answer", 0  # a text that did not fit has not ended it
         if talk.told < len(episode.trajectory.steps):
             run.observer.stepped(episode, result.info, end)
         return end
 
     def chat_with(self, tools: Sequence[Schema]) -> NativeProtocol:
-        """Return the form of turns for the tools of a request. Raises ``RequestError`` where the model has none for them."""
+        """Return the form of turns for the tools of a request. Raises ``RequestError`` if the model has no form for them."""
         return self._chat_with(json.dumps(tools))
 
     def _make_chat(self, tools: str) -> NativeProtocol:

@@ -23,15 +23,15 @@ from rapo_rllib.endpoint.conversation import Answer, Ask
 from rapo_rllib.errors import RequestError
 
 _STOP_S = 30.0
-_IDLE_S = 600  # of a connection: longer than clients keep one (httpx: 5 s), or it is closed from under a request
-_CLIENT_GONE = 499  # nobody reads it
+_IDLE_S = 600  # longer than clients keep an idle connection (httpx: 5 s), so that none is closed under a request
+_CLIENT_GONE = 499  # status that no client reads
 _OVER = "this trajectory has ended"
 
 Put = Callable[[Ask], None]
 
 
 class Endpoint:
-    """Hands requests to the trajectories whose base URLs they came to, and their answers back."""
+    """Server that hands each request to the trajectory of its base URL, and the answer back."""
 
     def __init__(self) -> None:
         self._puts: dict[str, Put] = {}
@@ -51,7 +51,7 @@ class Endpoint:
             timeout_keep_alive=_IDLE_S,
         )
         self._server = uvicorn.Server(settings)
-        arguments = {"sockets": [listening]}  # where requests wait until it has started
+        arguments = {"sockets": [listening]}  # where requests wait until the server has started
         self._thread = threading.Thread(target=self._server.run, kwargs=arguments, daemon=True, name="rapo-endpoint")
         self._thread.start()
 
@@ -62,7 +62,7 @@ class Endpoint:
         return f"http://127.0.0.1:{self._port}/{name}/v1"
 
     def close_url(self, url: str) -> None:
-        """Refuse what comes to a base URL from now on."""
+        """Refuse requests to a base URL from now on."""
         self._puts.pop(url.split("/")[-2], None)
 
     def close(self) -> None:
@@ -91,13 +91,13 @@ class Endpoint:
 
 
 async def _answer(request: Request, ask: Ask) -> Answer | RequestError | None:
-    """Wait for the answer, or its refusal; None: the client has gone before."""
+    """Wait for the answer to a request, or its refusal; None: the client has gone first."""
     answer, gone = asyncio.wrap_future(ask.answer), asyncio.ensure_future(_gone(request))
     either: list[asyncio.Future[Any]] = [answer, gone]
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if gone.done():
         ask.client_gone = True
-        answer.add_done_callback(lambda done: done.exception())  # whoever asks again has it
+        answer.add_done_callback(lambda done: done.exception())  # read, or asyncio warns; a repeated request gets it, too
         return None
     gone.cancel()
     wrong = answer.exception()

@@ -1,12 +1,12 @@
-"""The talk of one agent and the policy: the sequences of tokens of a trajectory, and the requests that make them longer.
+"""Conversation of one agent with the policy: the agent's requests extend the token sequences of a trajectory.
 
     Ask --Recorder--> Place --> Episode of a sequence, with what the request adds --engine--> Completion --> Answer
 
-A sequence is an ``Episode``. The first is that of the trajectory; others are branches and further conversations, which are
-trained with its advantage (``Trajectory.others``). Only the first retrieves.
+Each sequence is an ``Episode``. The first is the trajectory's own; the others are branches and further conversations, which
+are trained with the trajectory's advantage (``Trajectory.others``). Only the first sequence retrieves.
 
-Where the chat template leaves out thoughts of earlier turns, each request is rendered as a whole, and a sequence goes on only
-if that begins with what the template wrote before and the thoughts of the turn behind it. Else a new one begins with it.
+If the chat template leaves out thoughts of earlier turns, each request is rendered as a whole. A sequence continues only if
+the text begins with the previous rendering and the thoughts of the turn after it. Otherwise a new sequence begins.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OVER = "this trajectory has ended"
 
 
 class Inbox:
-    """Messages of other threads to a coroutine: requests, and the end of its agent."""
+    """Queue from other threads to a coroutine: requests, and the end of its agent."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +46,7 @@ class Inbox:
         self._open = True
 
     def put(self, item: Ask | Ended | GivenUpError) -> None:
-        """Add one; a request to a trajectory that has ended is refused."""
+        """Add an item; refuse a request if the trajectory has ended."""
         with self._lock:
             is_open, waiting, self._waiting = self._open, self._waiting, None
             if is_open:
@@ -57,7 +57,7 @@ class Inbox:
             item.refuse(_OVER)
 
     async def take(self) -> Ask | Ended | GivenUpError:
-        """Wait for the next one."""
+        """Wait for the next item, and return it."""
         while True:
             with self._lock:
                 if self._items:
@@ -66,7 +66,7 @@ class Inbox:
             await result_of(waiting)
 
     def close(self) -> None:
-        """Refuse what is left, and what still comes."""
+        """Refuse the requests that are left, and all that still come."""
         with self._lock:
             self._open, left = False, list(self._items)
         for item in left:
@@ -76,42 +76,42 @@ class Inbox:
 
 @dataclass
 class _Sequence:
-    """Tokens that grow, and what the chat template makes of their messages."""
+    """A token sequence that grows, and its messages as the chat template writes them."""
 
     episode: Episode
     text: str  # of the last request, as the template writes it, with the thoughts of the turn that answered it
-    thoughts: dict[int, str] = field(default_factory=dict)  # of the policy's turns, by their places among the messages
-    ends: list[int] = field(default_factory=list)  # in the text, of the thoughts of the turns that were generated in it
+    thoughts: dict[int, str] = field(default_factory=dict)  # of the policy's turns, by index of their messages
+    ends: list[int] = field(default_factory=list)  # offsets in ``text`` at which thoughts of generated turns end
     asked: Ask = field(default_factory=Ask)  # the last request
 
 
 class Talk:
-    """The talk of one agent and the policy: the sequences of a trajectory, all changed by the thread of its coroutine.
+    """Conversation of one agent with the policy; only the thread of the trajectory's coroutine changes its sequences.
 
     Args:
-        chat_with: the model's own form of turns, for the tools of a request; raises ``RequestError`` where it has none.
+        chat_with: returns the form of turns for the tools of a request; raises ``RequestError`` if the model has none.
         run: generates, retrieves, observes.
         group: of the trajectory.
         episode: of the trajectory; its first sequence.
-        inbox: of requests; told when the group is given up.
+        inbox: queue of requests; gets an error when the group is given up.
     """
 
     def __init__(self, chat_with: ChatWith, run: Run, group: RolloutGroup, episode: Episode, inbox: Inbox) -> None:
         self._chat_with, self._run, self._group, self._episode, self._inbox = chat_with, run, group, episode, inbox
         self._recorder = Recorder()
         self._sequences: list[_Sequence] = []
-        self._calls: dict[str, tuple[str, str]] = {}  # id of a call as the agent has it -> tool, id as the template has it
+        self._calls: dict[str, tuple[str, str]] = {}  # id of a call for the agent -> name of its tool, its id in the template
         self._under_way: set[str] = set()  # names of requests to the engine
         self._turns = 0
-        self._said = ""  # behind the last step of the first sequence
+        self._said = ""  # the text after the last step of the first sequence
         self.told = 0  # steps of the first sequence that the observer knows
-        self.refused = ""  # the budget that the last refusal was about
+        self.refused = ""  # why a budget refused the last request; empty: it did not
 
     async def serve(self, limit: int) -> Ended | None:
-        """Answer until the agent ends; None: it has asked for more than ``limit`` turns.
+        """Answer requests until the agent ends; return None if it asks for more than ``limit`` turns.
 
         Raises:
-            GivenUpError: nobody wants the trajectory any more.
+            GivenUpError: the trajectory's group was given up.
         """
         while not isinstance(item := await self._inbox.take(), Ended):
             if isinstance(item, GivenUpError):
@@ -128,7 +128,7 @@ class Talk:
         return item
 
     async def answer(self, ask: Ask) -> None:
-        """Answer one request, or refuse it; others are answered meanwhile."""
+        """Answer one request, or refuse it; other requests are answered at the same time."""
         try:
             ask.answer.set_result(await self._answered(ask))
         except RequestError as error:
@@ -141,7 +141,7 @@ class Talk:
     async def _answered(self, ask: Ask) -> Answer:
         place, sequence = self._prepared(ask)
         episode, sequence.asked = sequence.episode, ask
-        self.refused, self._episode.trajectory.unfitting_tokens = "", 0  # the agent has found a way
+        self.refused, self._episode.trajectory.unfitting_tokens = "", 0  # the agent has made a request that fits
         self._recorder.claim(place)
         if place.sequence == len(self._sequences):
             self._sequences.append(sequence)
@@ -162,7 +162,7 @@ class Talk:
         answer = self._read(episode, turn, completion, ask)
         sequence.text += turn.thoughts.rstrip()
         sequence.ends.append(len(sequence.text))
-        if not answer.text.startswith(turn.thoughts.rstrip()):  # else the agent has them
+        if not answer.text.startswith(turn.thoughts.rstrip()):  # else the agent's message has them
             sequence.thoughts[len(ask.messages)] = turn.thoughts
         self._recorder.record(place, ask, answer)
         return answer
@@ -177,10 +177,10 @@ class Talk:
         return completion
 
     def _prepared(self, ask: Ask) -> tuple[Place, _Sequence]:
-        """Find where a request goes on, and put there what it adds, up to the opening of the policy's turn.
+        """Find the place where a request continues, and append its new messages there, up to the opening of the policy's turn.
 
         Raises:
-            RequestError: it is over a budget, or the template refuses it; nothing has changed then.
+            RequestError: the request is over a budget, or the template refuses it; then nothing has changed.
         """
         place = self._recorder.find(ask)
         if place.behind is None:
@@ -207,7 +207,7 @@ class Talk:
         return place, sequence
 
     def _tell(self) -> None:
-        """Complete the last step of the first sequence by what came behind it, now that another one follows."""
+        """Complete the last step of the first sequence by the text after it, as another step follows, and tell the observer."""
         steps = self._episode.trajectory.steps
         if self.told < len(steps):
             steps[-1].observation, self.told = self._said, len(steps)
@@ -219,7 +219,7 @@ class Talk:
             raise RequestError(self.refused)
 
     def _begun(self, ask: Ask) -> _Sequence:
-        """Return a sequence that begins with a request."""
+        """Build a sequence whose prompt is a request."""
         plan = replace(self._episode.plan, chat=self._chat_with(ask.tools))
         chat: Any = plan.chat
         prompt, text = self._rendered(chat.conversation, self._for_template(ask.messages))
@@ -232,11 +232,11 @@ class Talk:
     def _rendered(self, write: Callable[..., Any], *told: Any) -> Any:
         try:
             return write(*told)
-        except Exception as error:  # of a template, of which an agent's message is at fault
+        except Exception as error:  # of the template, at an agent's message
             raise RequestError(f"the messages are refused: {error}") from error
 
     def _for_template(self, messages: Sequence[Message], thoughts: Mapping[int, str] | None = None) -> list[Message]:
-        """Write messages whose results say whose they are; turns that were made here have their own ids and thoughts."""
+        """Prepare messages for the template: name the tool of each result, and restore the policy's call ids and thoughts."""
         found = []
         for index, message in enumerate(messages):
             name, id = self._calls.get(message.get("tool_call_id", ""), ("", ""))
@@ -250,7 +250,7 @@ class Talk:
         return found
 
     def _branched(self, origin: _Sequence, turns: int, thoughts: dict[int, str]) -> _Sequence:
-        """Return a new sequence with the tokens up to a turn, untrained: they train where generated."""
+        """Build a sequence from the tokens up to a turn, untrained here: they are trained where they were generated."""
         source, stop = origin.episode.trajectory, origin.episode.trajectory.steps[turns - 1].stop
         own = Trajectory(source.question_id, source.prompt_ids, own_prompt=True)
         own.token_ids = source.token_ids[:stop]
@@ -261,7 +261,7 @@ class Talk:
         return _Sequence(branch, origin.text[: origin.ends[turns - 1]], thoughts)
 
     def _anew(self, origin: _Sequence, thoughts: dict[int, str], messages: list[Message]) -> _Sequence:
-        """Return a new sequence with what the template writes now: its prompt is what that shares with the origin's."""
+        """Build a sequence from what the template writes now; its prompt is the part in common with the origin's prompt."""
         chat: Any = origin.episode.plan.chat
         source, (ids, text) = origin.episode.trajectory, self._rendered(chat.conversation, messages)
         shared = num_common(source.prompt_ids, ids)
@@ -276,7 +276,7 @@ class Talk:
         return Episode(f"{self._episode.name}.{len(self._sequences)}", self._episode.question, plan, trajectory)
 
     def _read(self, episode: Episode, turn: Turn, completion: Completion, ask: Ask) -> Answer:
-        """Return the turn as the agent gets it; a call that could not be read stays text, as in any server."""
+        """Convert a turn to the agent's answer, and note its calls; a call that cannot be read stays text, as in any server."""
         calls = [call for call in turn.calls if not call.problem] if ask.reads_calls else []
         written = []
         for call in calls:
@@ -291,7 +291,7 @@ class Talk:
         return Answer(_text(turn, completion, ask), tuple(written), finish, asked, len(completion.token_ids))
 
     def close(self) -> None:
-        """Forget what is being generated, leave out what nobody got, and give the trajectory its other sequences."""
+        """Stop generating, remove turns that no client got, and give the trajectory its other sequences."""
         self._episode.closed = True
         self._run.engine.forget(self._under_way)
         trajectories = [sequence.episode.trajectory for sequence in self._sequences]
@@ -302,14 +302,14 @@ class Talk:
 
 
 def _text(turn: Turn, completion: Completion, ask: Ask) -> str:
-    """Return the text of a turn: without calls and thoughts, unless there is a call that is not read, or could not be."""
+    """Return a turn's text: up to a stop string; else without thoughts and calls, or whole if it has calls and none is read."""
     if completion.finish == "stop":
         return next((completion.text.removesuffix(stop) for stop in ask.stop if completion.text.endswith(stop)), "")
     return str(turn) if turn.calls and (not ask.reads_calls or all(call.problem for call in turn.calls)) else turn.content
 
 
 def _cut(trajectory: Trajectory) -> None:
-    """Take the last turn away: it had no effect on anything."""
+    """Remove the last turn, which had no effect on anything."""
     step = trajectory.steps.pop()
     for values in (trajectory.token_ids, trajectory.kinds, trajectory.logprobs, trajectory.entropies):
         del values[step.start :]  # type: ignore[attr-defined]

@@ -1,9 +1,9 @@
-"""OpenAI's protocol: bodies of requests, as vLLM's classes check them, to what is asked; answers to bodies.
+"""OpenAI's protocol: read request bodies, which vLLM's classes check, and write the bodies of answers.
 
     body --read_chat--> Ask, Form;   Answer --Form.body--> JSON, or server-sent events
 
-How a token is sampled is the job's business: what a request says of it (top_p, penalties, seeds) is not followed, a
-``tool_choice`` of ``required`` is ``auto``, and ``parallel_tool_calls`` is not read. What would be answered wrongly is refused.
+The job decides how tokens are sampled: what a request says of it (top_p, penalties, seeds) is ignored, a ``tool_choice`` of
+``required`` counts as ``auto``, and ``parallel_tool_calls`` is not read. A request that would be answered wrongly is refused.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ JSON, EVENTS = "application/json", "text/event-stream"
 
 @dataclass(frozen=True)
 class Form:
-    """Form of an answer that is asked for."""
+    """Form in which a request wants its answer."""
 
     stream: bool
-    usage: bool  # a last chunk with it
+    usage: bool  # of tokens, in a last chunk of a stream
 
     @property
     def media_type(self) -> str:
@@ -72,7 +72,7 @@ def read_chat(body: bytes, headers: Mapping[str, str]) -> tuple[Ask, Form]:
         tools=tools,
         max_tokens=_most_tokens(asked.max_completion_tokens, vars(asked)["max_tokens"]),
         stop=_stop(asked.stop),
-        reads_calls=asked.tool_choice != "none",  # the prompt has the tools all the same, so that the history goes on
+        reads_calls=asked.tool_choice != "none",  # the prompt has the tools in any case, so that the history still matches
         again=headers.get(RETRY, "0").strip() not in ("", "0"),
     )
     if not ask.messages:
@@ -93,7 +93,7 @@ def error(message: str, status: int) -> str:
 
 def _mapping(body: bytes) -> dict[str, Any]:
     try:
-        data = json.loads(json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace"))  # no half characters
+        data = json.loads(json.dumps(json.loads(body), ensure_ascii=False).encode("utf-8", "replace"))  # no lone surrogates
     except (ValueError, RecursionError) as wrong:
         raise RequestError(f"the body is no JSON: {wrong}") from wrong
     if not isinstance(data, dict):
@@ -119,7 +119,7 @@ def _stop(stop: Any) -> tuple[str, ...]:
 
 
 def _most_tokens(*given: int | None) -> int | None:
-    """Return the first that is given. A place is claimed before the engine could refuse it."""
+    """Return the first limit that is given. One below 1 is refused here, as the engine would do so after a place is claimed."""
     most = next((value for value in given if value is not None), None)
     if most is not None and most < 1:
         raise RequestError(f"max_tokens = {most}: must be at least 1")
@@ -136,7 +136,7 @@ def _schema(tool: Any) -> Schema:
 
 
 def _plain(message: Mapping[str, Any], index: int) -> Message:
-    """Return a message with the fields that templates read; calls with arguments as objects."""
+    """Reduce a message to the fields that templates read; arguments of calls become objects."""
     role = message.get("role")
     found: Message = {"role": "system" if role == "developer" else role, "content": _text(message.get("content"), index)}
     if calls := message.get("tool_calls"):
@@ -159,7 +159,7 @@ def _text(content: Any, index: int) -> str:
 
 
 def _arguments(arguments: Any) -> Any:
-    """Read arguments as an object, where they are one: templates write it out themselves."""
+    """Read arguments as an object, if they are one: templates write objects out themselves."""
     try:
         read = json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
@@ -168,7 +168,7 @@ def _arguments(arguments: Any) -> Any:
 
 
 def _message(answer: Answer, stream: bool = False) -> dict[str, Any]:
-    """Return the turn; in a stream calls say which they are."""
+    """Return the turn as a message; in a stream each call has its index."""
     message = answer.message
     if answer.calls and stream:
         message["tool_calls"] = [{"index": index, **call} for index, call in enumerate(message["tool_calls"])]

@@ -1,1 +1,1 @@
-"""Rollouts as RLlib has them: the env runner, questions to several of them, and what a rollout reports."""
+"""The env runner, the distribution of questions over several env runners, and the metrics of a rollout."""

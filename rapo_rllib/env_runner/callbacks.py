@@ -1,4 +1,4 @@
-"""RLlib's callbacks of an env runner: find those that the user has defined, and call them."""
+"""Find and call the RLlib callbacks that the user has defined for an env runner."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SAMPLE_CALLBACK = "on_sample_end"
 
 
 class RunnerCallbacks:
-    """The callbacks of one env runner, as ``AlgorithmConfig.callbacks`` gave them.
+    """The callbacks of one env runner, as set by ``AlgorithmConfig.callbacks``.
 
     Args:
-        env_runner: what they are told of; its ``config`` has classes and functions.
+        env_runner: passed to every callback; its ``config`` holds the callback classes and functions.
     """
 
     def __init__(self, env_runner: Any) -> None:
@@ -32,19 +32,19 @@ class RunnerCallbacks:
 
     @property
     def listens(self) -> bool:
-        """Whether any callback is about episodes."""
+        """Whether the user has defined any callback on environments, episodes or samples."""
         return bool(self._heard)
 
     def _functions(self, name: str) -> Any:
         return getattr(self._env_runner.config, f"callbacks_{name}")
 
     def _methods(self, name: str) -> list[Any]:
-        """Return the objects that override the callback."""
+        """Find the callback objects that override the method ``name``."""
         unchanged = getattr(RLlibCallback, name)
         return [one for one in self._objects if getattr(getattr(one, name), "__func__", None) is not unchanged]
 
     def environment_created(self, env: Any) -> None:
-        """Tell of an environment that was not there before."""
+        """Call ``on_environment_created`` if the environment is new."""
         if "on_environment_created" not in self._heard or self._known_envs.get(id(env)) is env:
             return
         self._known_envs[id(env)] = env
@@ -53,14 +53,14 @@ class RunnerCallbacks:
         self._call("on_environment_created", env=OneTextEnv(env), env_context=context)
 
     def episode(self, name: str, episode: SingleAgentEpisode, env: Any) -> None:
-        """Call what there is by ``name`` for an episode in ``env``: one trajectory has one environment, at index 0."""
+        """Call the callback ``name`` for an episode in ``env``; a trajectory has a single environment, at index 0."""
         if name not in self._heard:
             return
         more: dict[str, Any] = {"prev_episode_chunks": []} if name == "on_episode_end" else {}  # trajectories are never cut
         self._call(name, episode=episode, env=OneTextEnv(env), rl_module=self._env_runner.module, env_index=0, **more)
 
     def sample_end(self, samples: Sequence[SingleAgentEpisode]) -> None:
-        """Tell of all episodes of a sampling phase."""
+        """Call ``on_sample_end`` with all episodes of a sampling phase."""
         if SAMPLE_CALLBACK in self._heard:
             self._call(SAMPLE_CALLBACK, samples=list(samples))
 
@@ -72,7 +72,7 @@ class RunnerCallbacks:
 
 
 class OneTextEnv(VectorEnv):
-    """The environment of one trajectory, where RLlib has a vector of them: ``envs[0]``; None once it hangs."""
+    """The environment of one trajectory as RLlib's vector environment; ``envs[0]`` is None once the environment hangs."""
 
     num_envs = 1
 

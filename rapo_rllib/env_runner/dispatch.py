@@ -1,4 +1,4 @@
-"""Questions to env runners and groups back: none is lost, none comes twice, whatever dies meanwhile."""
+"""Send questions to env runners and collect the groups: one group per question, even if env runners die meanwhile."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def sample_questions(
     timeout_s: float | None = None,
     **sample_arguments: Any,
 ) -> SampleResult:
-    """Roll out ``questions`` over all healthy env runners, again for those whose runner died.
+    """Roll out ``questions`` on all healthy env runners; questions whose env runner died are rolled out again.
 
     Args:
         env_runner_group: RLlib's group; its local runner is used if there are no remote ones.
-        questions: a group each; the result has them in this order. One may come twice: two epochs meet in a batch.
+        questions: the result has a group for each, in this order. One may occur twice, as two epochs can meet in a batch.
         restore: brings back restarted runners WITH the current weights.
         recovery_timeout_s: how long to wait when no runner is left.
-        timeout_s: how long runners in processes of their own may take (``sample_timeout_s``); None: no limit.
+        timeout_s: how long remote env runners may take (``sample_timeout_s``); None: no limit.
         **sample_arguments: for ``RAPOEnvRunner.sample``.
 
     Raises:
-        RuntimeError: no env runner came back in time, or every one that was given the questions that are left died of them; or
-            one is alive and has not answered in ``timeout_s``.
+        RuntimeError: no env runner came back in time; or in three rounds in a row every env runner died; or an env runner is
+            alive and has not answered in ``timeout_s``.
     """
     if not env_runner_group.num_remote_env_runners():
         result: SampleResult = env_runner_group.local_env_runner.sample(questions=questions, **sample_arguments)
@@ -72,7 +72,7 @@ def sample_questions(
 
 
 def _check_answered(env_runner_group: Any, asked: Sequence[int], answers: int, timeout_s: float | None) -> None:
-    """Raise where runners that live have not answered: to ask them again would only lengthen their queue."""
+    """Raise if env runners are alive and have not answered: asking them again would only lengthen their queue."""
     living = set(env_runner_group.healthy_worker_ids())
     late = sum(runner in living for runner in asked) - answers
     if timeout_s is not None and late > 0:
@@ -83,7 +83,7 @@ def _check_answered(env_runner_group: Any, asked: Sequence[int], answers: int, t
 
 
 def _in_order(groups: Sequence[TrajectoryGroup], questions: Sequence[Question]) -> list[TrajectoryGroup | None]:
-    """Return the group of each question, None where none has come back; a question that was asked twice needs two."""
+    """Find the group of each question, None if it has not come back; a question that occurs twice needs two groups."""
     returned: dict[str, list[TrajectoryGroup]] = {}
     for group in reversed(groups):
         returned.setdefault(group.question.id, []).append(group)

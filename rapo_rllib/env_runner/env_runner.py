@@ -1,7 +1,7 @@
 """``RAPOEnvRunner``: one vLLM engine, text environments and the Step-Trace Buffer behind RLlib's env runner interface.
 
-It routes: rollouts are ``rollout/loop.py``'s, retrieval is ``buffer/``'s. Errors of a single trajectory never leave
-``sample()``; an engine that breaks does, and RLlib restarts the runner.
+It only routes: ``rollout/loop.py`` does the rollouts, ``buffer/`` the retrieval. An error of a single trajectory never leaves
+``sample()``; an error of the engine does, and RLlib restarts the env runner.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ logger = logging.getLogger(__name__)
 
 
 class RAPOEnvRunner(EnvRunner, Checkpointable):
-    """Samples groups of trajectories with the policy it was last given."""
+    """Env runner that samples groups of trajectories with the weights that it was given last."""
 
     def __init__(self, *, config: AlgorithmConfig, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
         self.settings, self._source = settings_of(vars(self.config)), QuestionSource.of(vars(self.config))
-        # an env runner never trains, and the learner beside a local one sets its own number of threads
+        # an env runner never trains; a learner in the same process sets its own number of threads
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.module = None
         self._unique = uuid.uuid4().hex[:8]
         self.engine = self._make_engine()
-        self._layers: Any = None  # what it reads of the Step-Trace Buffer, where it retrieves
+        self._layers: Any = None  # its reader of the Step-Trace Buffer; None: it does not retrieve
         self.loop = self._make_loop()
         self._callbacks = RunnerCallbacks(self)
         index, count = max((self.worker_index or 0) - 1, 0), max(self.num_workers or 0, 1)
         self.own_questions = OwnQuestions(self._source, self.settings.rllib.seed or 0, index, count)
         self._stream: RunnerStream | None = None
-        self._own_samples = SampleResult()  # of questions of its own; not reported yet
-        self._held_out, self._asked_by = False, -1  # the weights that were asked held-out questions last
-        self._env_steps = 0  # that the training had sampled, as it was last told
+        self._own_samples = SampleResult()  # of its own questions, not reported by ``get_metrics`` yet
+        self._held_out, self._asked_by = False, -1  # _asked_by: version of the weights that last got held-out questions
+        self._env_steps = 0  # generated steps that the training has sampled, as last given
         self._retrieval_prob = _first_value(self.settings.rollout.retrieval_prob)
 
     def _make_engine(self) -> Any:
@@ -81,9 +81,9 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         return int(self.engine.policy_version)
 
     def load_policy(self, publication: Publication, sequences: Sequence[Sequence[int]]) -> Confirmation | str:
-        """Take new weights; returns what the engine then holds: its version, and its logprobs of fixed sequences.
+        """Load new weights; return the version that the engine then holds, and its logprobs of ``sequences``.
 
-        Errors are returned as texts, since RLlib would end this process without a reason.
+        An error is returned as a text: if it were raised, RLlib would end this process without a reason.
         """
         start = time.perf_counter()
         try:
@@ -97,12 +97,12 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         return Confirmation(self.policy_version, scores, seconds, self.engine_name())
 
     def engine_name(self) -> str:
-        """Return the name of this engine; after a restart another."""
+        """Return the name of this engine; a restarted engine has another name."""
         place = f"env runner {self.worker_index} on {platform.node()}" if self.worker_index else "the driver's engine"
         return f"{place} ({self._unique})"
 
     def call_engine(self, method: str, arguments: Mapping[str, Any]) -> None:
-        """Take one step of vLLM's own weight transfer; the learner drives it."""
+        """Call a method of vLLM's workers: one step of vLLM's own weight transfer, which the learner drives."""
         self.engine.weights.call_workers(method, arguments)
 
     def sleep(self) -> None:
@@ -110,13 +110,13 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         self.engine.weights.sleep()
 
     def wake(self) -> None:
-        """Take it again; weights must follow."""
+        """Take the GPU memory again; new weights must be loaded next."""
         self.engine.weights.wake()
 
     def stream(self, order: Order) -> Answer:
-        """Go on with the groups that are under way, and begin others; returns those that are complete.
+        """Execute an order: begin its questions, continue the groups under way, and return the complete groups.
 
-        An engine that breaks ends the groups: the next order begins anew.
+        If the engine breaks, all groups under way are lost, and the next order begins with none.
         """
         self._env_steps = self._env_steps if order.conditions.env_steps is None else order.conditions.env_steps
         if self._stream is None:
@@ -128,7 +128,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             raise
 
     def set_buffer_view(self, view: BufferView) -> None:
-        """Read the buffer as the driver has it from now on."""
+        """Retrieve from the buffer as ``view`` describes it from now on."""
         self._layers.set_view(view)
 
     @override(EnvRunner)
@@ -146,28 +146,28 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         random_actions: bool = False,
         force_reset: bool = False,
     ) -> SampleResult | list[SingleAgentEpisode]:
-        """Roll out every question; without ``questions`` sample episodes, as RLlib's env runners do.
+        """Roll out ``questions``; without them, sample episodes as RLlib's env runners do.
 
         Args:
-            questions: what to roll out, a group each; the result is a ``SampleResult``. None: the job's own questions, in
-                the order of training; held-out ones in evaluation, from the first on for each version of the weights. It is
-                a list of ``SingleAgentEpisode``, without those that failed.
-            retrieval_prob: chance of a retrieval after a completed step of a hybrid trajectory. With ``questions`` it has no
-                default: a job's is a schedule that the driver reads, and one that was forgotten would be on-policy unseen.
-                Without: the last that was given, at first the one that a schedule begins with; 0 in evaluation.
-            explore: False: greedy, without retrieval. None: False in evaluation, else True.
-            group_size: trajectories per question; None: the config's, in evaluation of episodes 1.
-            buffer_view: what the policy has added to the buffer, and how its traces have fared.
-            env_steps: generated steps that the training has sampled before, for schedules of the reward. None: their ends, with
-                ``questions`` and in evaluation; else the last that was given, at first 0.
-            num_timesteps: generated steps to sample at least. Episodes are never cut: it may be more.
-            num_episodes: episodes to sample at least; whole groups, so there may be up to ``group_size - 1`` more. Neither:
-                this runner's share of a training step, or of an evaluation.
+            questions: rolled out as a group each; the result is a ``SampleResult``. None: the job's training questions in their
+                order, or in evaluation the held-out ones, from the first on for each version of the weights; the result is
+                then a list of ``SingleAgentEpisode``, without episodes that failed.
+            retrieval_prob: chance of a retrieval after a completed step of a hybrid trajectory. Required with ``questions``:
+                the driver reads it from a schedule, and a default would hide that it was forgotten. Ignored
+                without ``questions``: the last call with questions sets it, at first the schedule's start; 0 in evaluation.
+            explore: False: greedy, without retrieval. None: True, except for episodes in evaluation.
+            group_size: trajectories per question; None: the config's, except for episodes in evaluation: 1.
+            buffer_view: collection of the policy's own step traces, and its version; None: as before.
+            env_steps: generated steps that the training has sampled before, for schedules of the reward. None: with
+                ``questions`` and in evaluation, schedules are at their ends; else the last value given, at first 0.
+            num_timesteps: least number of generated steps to sample; there may be more, as episodes are never cut.
+            num_episodes: least number of episodes to sample; groups stay whole, so there may be up to ``group_size - 1`` more.
+                If neither number is given: this env runner's share of a training step, or of an evaluation.
             random_actions: refused; an action is a text.
-            force_reset: begin with the first held-out question. There is nothing else to reset: episodes end with the call.
+            force_reset: begin again with the first held-out question. Nothing else needs a reset: episodes end with the call.
 
         Raises:
-            ValueError: ``random_actions``, ``questions`` without ``retrieval_prob``, or both numbers.
+            ValueError: ``random_actions`` is True, ``questions`` come without ``retrieval_prob``, or both numbers are given.
             EnvError: every episode failed.
         """
         if random_actions:
@@ -235,13 +235,13 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         return EpisodeObserver(self._callbacks)
 
     def _roll_out(self, questions: Sequence[Question], observer: EpisodeObserver | None, **how: Any) -> list[TrajectoryGroup]:
-        """Roll out as ``RolloutLoop.run`` does."""
+        """Roll out as ``RolloutLoop.run`` does, and add unaided forms to trajectories that retrieved."""
         groups = self.loop.run(questions, observer=observer, **how)
         add_unaided(groups, self.settings.objective.shown_steps, self.loop.chat)
         return groups
 
     def hand_on(self, episodes: list[SingleAgentEpisode]) -> None:
-        """Tell the callbacks of episodes that are whole."""
+        """Call ``on_sample_end`` with complete episodes."""
         self._callbacks.sample_end(episodes)
 
     @property
@@ -251,7 +251,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
     @contextmanager
     def held_out(self) -> Iterator[None]:
-        """Sample episodes of held-out questions, on an env runner that trains; ``get_metrics`` is of these alone meanwhile."""
+        """Switch a training env runner to held-out questions in a context, where ``get_metrics`` covers only their episodes."""
         before = (self._held_out, self._own_samples)
         self._held_out, self._own_samples = True, SampleResult()
         try:
@@ -261,9 +261,9 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(EnvRunner)
     def get_metrics(self) -> Any:
-        """Return what callbacks have logged, and the numbers of episodes that were sampled without ``questions``.
+        """Return the metrics that callbacks logged, and those of episodes that were sampled without ``questions``.
 
-        Of groups the driver computes the rest.
+        The driver computes the metrics of groups.
         """
         sampled, self._own_samples = [t for t in self._own_samples.trajectories if not t.failed], SampleResult()
         logged = self.metrics.reduce()
@@ -291,21 +291,21 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
         not_components: str | Collection[str] | None = None,
         **kwargs: Any,
     ) -> StateDict:
-        """Return the version of its weights; the weights themselves are the learner's."""
+        """Return the version of the weights; the learner keeps the weights themselves."""
         return {WEIGHTS_SEQ_NO: self.policy_version}
 
     @override(Checkpointable)
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Leave everything as it is: weights come by ``load_policy`` alone, and are confirmed."""
+        """Change nothing: weights come only through ``load_policy``, and are confirmed."""
 
     @override(Checkpointable)
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Return the arguments to make another one."""
+        """Return the arguments that make another env runner like this one."""
         return (), {"config": self.config}
 
     @override(EnvRunner)
     def stop(self) -> None:
-        """Stop threads, free the engine, leave the buffer."""
+        """Stop the threads, free the engine and close the connection to the buffer."""
         if self._stream is not None:
             self._stream.close()
         self.loop.close()
@@ -315,5 +315,5 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
 
 
 def _first_value(schedule: Any) -> float:
-    """Return the first value of a schedule; a number is its own."""
+    """Return the first value of a schedule, or the number itself if it is constant."""
     return float(schedule[0][1] if isinstance(schedule, list | tuple) else schedule)

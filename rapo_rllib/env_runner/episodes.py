@@ -1,6 +1,6 @@
-"""Trajectories as RLlib's episodes, step by step while they grow.
+"""Trajectories as RLlib episodes, built step by step while the trajectories grow.
 
-One env step per generated step: observations and actions are texts, a step has the reward that its environment paid for it.
+Each generated step is one env step: observations and actions are texts; the reward is what the environment paid for the step.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _CUT_SHORT = ("length", "tool_limit", "error")  # ends at which an episode is tr
 
 
 class EpisodeObserver(Observer):
-    """Makes the episode of every trajectory of a run, and calls callbacks at each of its points.
+    """Observer that builds the RLlib episode of every trajectory, and calls the callbacks on episodes.
 
-    The last info has the trajectory itself, under ``"trajectory"``. A branch (ARPO) is an episode of its own that begins with
-    the steps it shares; these are told of once, by the trajectory that wrote them.
+    The last info of an episode has the trajectory itself, under ``"trajectory"``. A branch (ARPO) is an episode of its own that
+    begins with the steps it shares; ``on_episode_step`` is called for these only in the trajectory that wrote them.
     """
 
     def __init__(self, callbacks: RunnerCallbacks) -> None:
@@ -32,12 +32,12 @@ class EpisodeObserver(Observer):
         self._episodes: dict[int, SingleAgentEpisode] = {}
 
     def created(self, episode: Episode) -> None:
-        """Make one without data."""
+        """Create an empty episode."""
         self._callbacks.environment_created(episode.env)
         self._tell("on_episode_created", episode, self._episode_of(episode.trajectory))
 
     def started(self, episode: Episode) -> None:
-        """Add the question as the environment put it, with the steps that are given, and in a branch what it shares."""
+        """Add the environment's question with the given steps as first observation; in a branch, also add the shared steps."""
         trajectory, made = episode.trajectory, self._episode_of(episode.trajectory)
         made.add_env_reset("\n".join([trajectory.question_text, *trajectory.given]))
         for step in trajectory.steps:
@@ -51,11 +51,11 @@ class EpisodeObserver(Observer):
         self._tell("on_episode_step", episode, made)
 
     def given_up(self, episode: Episode) -> None:
-        """Drop what there is; no callback is told of its end."""
+        """Drop the episode; ``on_episode_end`` is not called for it."""
         self._episodes.pop(id(episode.trajectory), None)
 
     def ended(self, episode: Episode) -> None:
-        """Complete what failed, with the step at which it did, and what was told before it was paid."""
+        """Add a missing end: the step at which the trajectory failed, or an empty step with the rest of the reward."""
         trajectory, made = episode.trajectory, self._episode_of(episode.trajectory)
         if not made.is_done:
             if not made.is_reset:
@@ -93,7 +93,7 @@ def _add(
 
 
 def _outcome(episode: Episode, end: str) -> dict[str, Any]:
-    """Return the content of the last info."""
+    """Build the info of the last step; it is empty if there is no ``end``."""
     if not end:
         return {}
     trajectory, question = episode.trajectory, episode.question

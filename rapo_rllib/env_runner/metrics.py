@@ -1,4 +1,4 @@
-"""Groups and counters of a rollout to the numbers that people watch. Keys are ``part/name``; times end in ``_s``."""
+"""Metrics of a rollout, computed from its groups and counters. Keys are ``name`` or ``part/name``."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rapo_rllib.types import FALLBACK, Retrieval, TokenKind, Trajectory, Traject
 
 
 def effect_metrics(trajectories: Sequence[Trajectory], objective: ObjectiveSettings) -> dict[str, float]:
-    """Compute what retrieval did; counts end in ``_count``, all else is a mean, 0 where there was nothing to take it of.
+    """Measure the effect of retrieval. Keys that end in ``_count`` are counts; the others are means, 0 if there are no values.
 
-    Those that retrieved are compared with those that did not although they called a tool, after which they might have.
+    Trajectories that retrieved are compared with others whose first step called a tool, after which a retrieval is possible.
     """
     counted = [t for t in trajectories if not t.failed]
     retrieved = [t for t in counted if t.retrievals]
-    whole = [t for t in counted if not t.given and t.end != "step"]  # not behind an expert's steps
+    whole = [t for t in counted if not t.given and t.end != "step"]  # neither begun after an expert's steps nor a single step
     others = [t for t in whole if not t.retrievals and t.steps and t.steps[0].tool is not None]
     shown = [(t, r) for t in counted for r in t.own_retrievals if r.source != FALLBACK]
     answers = [(t, r) for t, r in shown if r.answer]
@@ -55,7 +55,7 @@ def effect_metrics(trajectories: Sequence[Trajectory], objective: ObjectiveSetti
 
 
 def _copied(trajectory: Trajectory, retrieval: Retrieval) -> bool:
-    """Return whether the trajectory answers what the step trace answers."""
+    """Check whether the trajectory gives the same answer as the step trace."""
     return _plain(trajectory.predicted) == _plain(retrieval.answer)
 
 
@@ -71,29 +71,29 @@ def mean(values: Iterable[float]) -> float:
 
 @dataclass
 class SampleResult:
-    """The result of a sampling phase: whole groups, what each counted meanwhile, and what callbacks logged on each."""
+    """The result of a sampling phase: complete groups, and for each env runner its counters and its callbacks' metrics."""
 
     groups: list[TrajectoryGroup] = field(default_factory=list)
     stats: list[RolloutStats] = field(default_factory=list)
-    logged: list[Any] = field(default_factory=list)  # reduced metrics of RLlib's
-    retrieval_prob: float = 0.0  # that the groups were sampled with; schedules may have gone on since
+    logged: list[Any] = field(default_factory=list)  # reduced RLlib metrics
+    retrieval_prob: float = 0.0  # with which the groups were sampled; its schedule may have moved since
     groups_dropped: int = 0  # by dynamic sampling
     groups_stale: int = 0  # dropped because they had become too old (max_staleness)
     questions_again: int = 0  # asked again, because their engine was lost
     env_runners_lost: int = 0
     groups_under_way: int = 0  # when the batch was taken
-    left_out: list[TrajectoryGroup] = field(default_factory=list)  # those of them that ``groups`` does not hold
-    values: dict[str, float] = field(default_factory=dict)  # metrics of the choice of questions, by flat name
+    left_out: list[TrajectoryGroup] = field(default_factory=list)  # dropped groups that are not in ``groups``
+    values: dict[str, float] = field(default_factory=dict)  # metrics of given starts, single steps, unaided success
 
     def extend(self, other: SampleResult) -> None:
-        """Add another runner's part."""
+        """Add the groups, counters and logged metrics of another result."""
         self.groups += other.groups
         self.stats += other.stats
         self.logged += other.logged
 
     def require_usable(self) -> None:
-        """Raise ``RolloutError`` where every trajectory that could begin failed, with the most frequent cause."""
-        begun = [t for t in self.trajectories if not t.start_refused]  # those that were refused are begun otherwise next time
+        """Raise ``RolloutError`` with the most frequent cause if all trajectories that could begin have failed."""
+        begun = [t for t in self.trajectories if not t.start_refused]  # a refused start is another one next time
         errors = [t.error for t in begun if t.failed]
         if not errors or len(errors) < len(begun):
             return
@@ -111,17 +111,17 @@ class SampleResult:
 
     @property
     def num_policy_tokens(self) -> int:
-        """Tokens the policy generated; those that branches share count once."""
+        """Tokens that the policy generated; tokens that branches share count once."""
         return sum(t.num_generated for t in self.trajectories)
 
     @property
     def num_env_steps(self) -> int:
-        """Generated steps; those that branches share count once."""
+        """Generated steps; steps that branches share count once."""
         return sum(len(t.own_steps) for t in self.trajectories)
 
 
 def episode_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the means of episodes as RLlib's own env runners name them, and how many answers are right."""
+    """Compute the statistics of episodes under the names of RLlib's own env runners, and accuracy and format rate."""
     returns = [t.reward for t in trajectories]
     return {
         "accuracy": mean(t.correct for t in trajectories),
@@ -135,11 +135,11 @@ def episode_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[str, float]:
-    """Count the updates between the weights that sampled a token and those that were trained, over all policy tokens.
+    """Measure staleness: the updates between the weights that sampled a policy token and the weights that train on it.
 
     Args:
         trajectories: of a batch.
-        version: of the weights when its update began.
+        version: of the weights when the update on this batch began.
     """
     tokens, swapped = Counter[int](), 0
     for trajectory in trajectories:
@@ -155,10 +155,10 @@ def staleness_metrics(trajectories: Sequence[Trajectory], version: int) -> dict[
 
 
 def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) -> dict[str, float]:
-    """Compute everything about one sampling phase that is a mean or a count.
+    """Compute the means, counts and times of one sampling phase.
 
-    ``retrieval_reward`` and the entropies around retrievals are those that ``objective`` trains with; ``entropy`` is always the
-    mean over the tokens of a step.
+    ``retrieval_reward`` and the entropies around retrievals are computed as ``objective`` uses them in training; ``entropy``
+    always takes the mean over the tokens of a step.
     """
     trajectories = result.trajectories
     values = {
@@ -190,7 +190,7 @@ def rollout_metrics(result: SampleResult, objective: ObjectiveSettings = PAPER) 
 
 
 def _step_entropies(trajectories: Sequence[Trajectory]) -> Iterator[float]:
-    """Return the entropy of every generated step; steps that branches share count once."""
+    """Yield the entropy of every generated step; steps that branches share count once."""
     for trajectory in trajectories:
         for index, step in enumerate(trajectory.steps):
             if step.start >= trajectory.own_start:
@@ -198,7 +198,7 @@ def _step_entropies(trajectories: Sequence[Trajectory]) -> Iterator[float]:
 
 
 def _reward_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return mean of every term, over the trajectories whose environment named terms; how often a scorer could not judge."""
+    """Compute means of reward terms (over trajectories that have any) and of reward before the end; count scorer failures."""
     named = [t.reward_terms for t in trajectories if t.reward_terms]
     names = dict.fromkeys(name for terms in named for name in terms)
     values = {f"reward/{name}": mean(terms.get(name, 0.0) for terms in named) for name in names}
@@ -214,8 +214,8 @@ def _token_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     counts = {f"tokens/{name}": float(sum(one.num_tokens(kind) for one in sequences)) for kind, name in names.items()}
     return {
         **counts,
-        "tokens/response": float(sum(len(one.token_ids) for one in sequences)),  # the sum of these
-        "tokens/generated": float(sum(t.num_generated for t in trajectories)),  # policy tokens less those that branches share
+        "tokens/response": float(sum(len(one.token_ids) for one in sequences)),  # the sum of the counts above
+        "tokens/generated": float(sum(t.num_generated for t in trajectories)),  # shared tokens of branches count once
         "tokens/prompt": float(sum(len(one.prompt_ids) for one in sequences)),
     }
 

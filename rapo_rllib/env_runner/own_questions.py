@@ -1,4 +1,4 @@
-"""The questions of an env runner that is asked for episodes, as RLlib asks, and not given any."""
+"""Questions of an env runner that RLlib asks for episodes without giving it any questions."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rapo_rllib.types import Question
 
 @dataclass
 class OwnQuestions:
-    """Every ``num_runners``-th question from the ``index``-th on, so that runners beside each other ask different ones.
+    """Every ``num_runners``-th question from the ``index``-th on, so that env runners ask different questions.
 
-    Training questions come in the order of the job, held-out ones in that of their data set, so that the first N that all
-    runners take together are the N that RAPO's own evaluation asks.
+    Training questions come in the job's order, held-out questions in the order of their data set. So the first N held-out
+    questions that all env runners take together are the N questions of RAPO's own evaluation.
     """
 
     source: Any  # a QuestionSource
     seed: int
     index: int = 0
     num_runners: int = 1
-    cursor: QuestionCursor | None = None  # the job's, where there is one in this process; None: one of its own
-    _asked: int = field(default=0, init=False)  # held-out ones since ``restart``
+    cursor: QuestionCursor | None = None  # the job's, if it is in this process; None: a new one is made
+    _asked: int = field(default=0, init=False)  # held-out questions since ``restart``
 
     def take(self, count: int) -> list[Question]:
         """Return the next training questions."""
@@ -39,7 +39,7 @@ class OwnQuestions:
         self._asked = 0
 
     def take_held_out(self, count: int) -> list[Question]:
-        """Return the next held-out questions; behind the last comes the first."""
+        """Return the next held-out questions; after the last question comes the first."""
         questions = self._held_out
         places = range(self._asked, self._asked + count)
         self._asked += count
@@ -52,7 +52,7 @@ class OwnQuestions:
 
 
 def missing_episodes(sampled: SampleResult, episodes: int, timesteps: int | None) -> int:
-    """Estimate how many episodes are missing of so many, or of so many generated steps, guessed by those there are."""
+    """Compute how many episodes are missing to reach ``episodes``, or, as an estimate, ``timesteps`` generated steps."""
     whole = [t for t in sampled.trajectories if not t.failed]
     if timesteps is None:
         return max(episodes - len(whole), 0)

@@ -1,4 +1,4 @@
-"""The parts of an env runner, as its settings say: engine, rollout loop, what it reads of the buffer."""
+"""Make the parts of an env runner from its settings: engine, rollout loop, and reader of the Step-Trace Buffer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_engine(settings: Settings, seed: int) -> VLLMEngine:
 
 
 def make_loop(settings: Settings, source: QuestionSource, engine: VLLMEngine, layers: LayeredBuffer | None) -> RolloutLoop:
-    """Return the rollout loop over engine, environments and buffer; without one it does not retrieve."""
+    """Build the rollout loop on engine, environments and buffer; if ``layers`` is None, it does not retrieve."""
     from rapo_rllib.endpoint.env import AgentEnv
     from rapo_rllib.protocol.make import make_protocol
     from rapo_rllib.protocol.native import NativeProtocol
@@ -60,7 +60,7 @@ def make_loop(settings: Settings, source: QuestionSource, engine: VLLMEngine, la
     if isinstance(probe.unwrapped, AgentEnv):
         from rapo_rllib.endpoint.loop import Agents
 
-        assert isinstance(chat, NativeProtocol)  # its environment knows no other format
+        assert isinstance(chat, NativeProtocol)  # AgentOptions accepts no other format
         agents = Agents(chat, vllm_call_reader)
     probe.close()
     envs = EnvPool(make_env, settings.protocol.answer_tag)
@@ -69,7 +69,7 @@ def make_loop(settings: Settings, source: QuestionSource, engine: VLLMEngine, la
 
 
 def make_retriever(settings: Settings, source: TraceSource) -> Retriever:
-    """Make what answers histories from ``source``, as ``settings`` have it."""
+    """Build the retriever that answers histories with step traces from ``source``."""
     from rapo_rllib.rollout.retriever import Retriever
 
     buffer, noise, seed = settings.buffer, settings.rollout.retrieval_noise, settings.rllib.seed or 0
@@ -79,13 +79,13 @@ def make_retriever(settings: Settings, source: TraceSource) -> Retriever:
 
 
 def open_layers(settings: Settings) -> LayeredBuffer:
-    """Return the Step-Trace Buffer, and what the policy adds to it."""
+    """Open the Step-Trace Buffer, together with the step traces that the policy adds to it."""
     from rapo_rllib.buffer.layered import LayeredBuffer
     from rapo_rllib.buffer.store import StepTraceBuffer
 
     buffer = StepTraceBuffer(settings.buffer)
     try:
         buffer.prepare()
-    except RetrievalError as error:  # of a runner that restarts meanwhile: the driver has found the buffer before
+    except RetrievalError as error:  # in an env runner that restarts: the driver has checked the buffer before
         logger.warning("the Step-Trace Buffer does not answer; trajectories begin without it: %s", error)
     return LayeredBuffer(buffer)

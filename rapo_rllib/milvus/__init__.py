@@ -1,5 +1,5 @@
-"""Milvus, as a Lite path or a server; the only folder that imports pymilvus, independent of the stored rows.
+"""Access to Milvus, as a Lite path or as a server. Only this folder imports pymilvus; it does not know what the rows mean.
 
-``handle`` has the operations on a server, ``connection`` calls it and repeats; ``lite/`` has the same ones on a Lite path;
-``schema`` has the columns, indexes and conditions; ``collection`` is one collection with notes beside it.
+``handle`` has the operations on a server; ``connection`` makes and repeats their calls. ``lite/`` has the same operations on a
+Lite path. ``schema`` has columns, indexes and conditions. ``collection`` is one collection with notes beside it.
 """

@@ -1,4 +1,4 @@
-"""Tell what a Milvus URI names, a Milvus Lite path or a server, and refuse what can be neither."""
+"""Check Milvus URIs: a URI names a Milvus Lite path or a server, and any other URI is refused."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rapo_rllib.services.credentials import TOKEN_VARIABLE, check_address
 
 
 def checked_uri(uri: str, uri_key: str) -> str:
-    """Return the URI as it is used: ``http(s)://host:port[/database]`` unchanged, a Lite path made absolute.
+    """Check a URI and return it: ``http(s)://host:port[/database]`` unchanged, a Milvus Lite path as an absolute path.
 
     Raises:
-        ValueError: neither of both, or a server's with a password in it; naming ``uri_key``.
+        ValueError: the URI is neither, or has a user name or a password in it. The message names ``uri_key``.
     """
     check_address(uri, uri_key, f"put user:password into the environment variable {TOKEN_VARIABLE}")
-    if re.fullmatch(r"https?://[^/?#\s]+(/\w*/?)?", uri, re.ASCII):  # of a longer path pymilvus would take the first part alone
+    if re.fullmatch(r"https?://[^/?#\s]+(/\w*/?)?", uri, re.ASCII):  # pymilvus would use only the first part of a longer path
         return uri
     if is_lite_path(uri):
         return os.path.abspath(os.path.expanduser(uri))
@@ -32,10 +32,10 @@ def is_lite_path(uri: str) -> bool:
 
 
 def check_lite_path(path: str, uri_key: str) -> None:
-    """Refuse a path that cannot hold a Milvus Lite folder; makes the parent folders.
+    """Make the parent folders of a Milvus Lite path, and refuse a path that cannot be a Milvus Lite folder.
 
     Raises:
-        ValueError: naming ``uri_key``, what the user calls the path, and what to do.
+        ValueError: a parent cannot be made, or the path is a file. The message names ``uri_key`` and a remedy.
     """
     folder = Path(path)
     try:

@@ -1,4 +1,4 @@
-"""Rows that are found by the vectors of their keys, and notes about them: what the buffer and the corpus both are."""
+"""Common base of the buffer and the corpus: rows that are found by their vectors, and notes beside the rows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from rapo_rllib.milvus.handle import Milvus
 from rapo_rllib.milvus.schema import Field
 
-FIELDS = (Field("id", max_bytes=256), Field("value"))  # of notes
+FIELDS = (Field("id", max_bytes=256), Field("value"))  # columns of the notes
 
 
 class Collection:
-    """A collection of a Milvus, and beside it, in ``<collection>_notes``, JSON objects by name.
+    """A Milvus collection, and a second one beside it, ``<collection>_notes``, that holds JSON objects (notes) by name.
 
     Every method but ``close`` raises ``RetrievalError`` when Milvus does not answer.
     """
@@ -40,7 +40,7 @@ class Collection:
         return self.milvus.count(self.collection) if self.exists() else 0
 
     def note(self, name: str) -> dict[str, Any] | None:
-        """Return the note that :meth:`set_note` stored under ``name``."""
+        """Return the note that :meth:`set_note` stored under ``name``; None if there is none."""
         rows = self.milvus.get(self._notes, [name], ["value"]) if self.milvus.exists(self._notes) else []
         return json.loads(rows[0]["value"]) if rows else None
 
@@ -53,7 +53,7 @@ class Collection:
         self.milvus.upsert(self._notes, [row], np.ones((1, 2), dtype=np.float32))
 
     def drop_notes(self) -> None:
-        """Delete the notes. By them a collection is known, so they go last; a drop that was killed halfway can go on."""
+        """Delete the notes. Call this last: the notes identify a collection, so a drop that was killed halfway can go on."""
         self.milvus.drop(self._notes)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The connection to Milvus. Flow: ``handle.py`` has every call made here, repeated while the server is away.
+"""The connection to a Milvus server. Flow: ``handle.py`` makes every call here; calls are repeated while the server is away.
 
-Facts it rests on (pymilvus 3.0): a dead server makes every call fail at once, and the documented retry never runs; a restarted
-server has its collections not loaded (code 101); errors can be plain grpc ones.
+This relies on three facts about pymilvus 3.0: if the server is dead, every call fails at once and the documented retry never
+runs; after a restart the server's collections are not loaded (code 101); some errors are plain gRPC errors.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 CODE_NOT_CONNECTED = 2
-CODES_NOT_LOADED = (101, 103)  # of a restarted server, until it has read them again
+CODES_NOT_LOADED = (101, 103)  # after a server's restart, until it has loaded its collections again
 CODE_NO_DATABASE = 800
 CODES_RECOVERING = (106, 401, 502, 503, 601, 901, 902, 903, 904)  # a node, channel, segment or replica that is not there yet
 
 
 class Kind(Enum):
-    """The kinds of trouble."""
+    """The kinds of failed calls."""
 
     LOST = "the server does not answer"
     NOT_LOADED = "the collection is not loaded"
@@ -46,7 +46,7 @@ class Fault:
 
 
 def fault_of(error: Exception) -> Fault:
-    """Return the meaning of an error. Raises ``error`` again if it is none of Milvus or gRPC."""
+    """Classify the error of a call. Raises ``error`` again if it comes from neither Milvus nor gRPC."""
     import grpc
     from pymilvus.exceptions import MilvusException
 
@@ -76,22 +76,22 @@ def _kind_of(code: int, reason: str) -> Kind:
     return Kind.LOST if away else Kind.REFUSED
 
 
-FIRST_CONNECT_S = 2.0  # a URI that never answered is more likely wrong than busy, and one given up is looked at briefly
-LONG_S = 3600.0  # building an index of many rows, the longest call there is
+FIRST_CONNECT_S = 2.0  # patience with a URI that never answered (more likely wrong than busy) or that was given up
+LONG_S = 3600.0  # timeout of the longest call: building an index of many rows
 GRPC_OPTIONS = {
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.min_reconnect_backoff_ms": 100,
     "grpc.max_reconnect_backoff_ms": 1000,
-    "grpc.keepalive_time_ms": 600_000,  # more often would be cut off
+    "grpc.keepalive_time_ms": 600_000,  # the server cuts off clients that ping more often
 }
 
 
 class MilvusConnection:
-    """Calls to Milvus, repeated where they may be. Holds only settings until the first call; safe in threads.
+    """Connection to a Milvus server that repeats calls while the server is away. The first call connects; thread-safe.
 
     Args:
         uri: of a server; its path names a database there.
-        timeout_s: of one call; also how long a lost server is waited for.
+        timeout_s: limit of one call, and of the wait for a lost server.
         uri_key: what the user calls ``uri``, for messages.
 
     Raises:
@@ -103,7 +103,7 @@ class MilvusConnection:
         self._uri_key, self._timeout_s = uri_key, timeout_s
         self._lock = threading.RLock()
         self._client: MilvusClient | None = None
-        self._dropped: list[tuple[float, MilvusClient]] = []  # lost ones, each with the time at which it was
+        self._dropped: list[tuple[float, MilvusClient]] = []  # dropped clients, each with the time of its drop
         self._is_there = False
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class MilvusConnection:
             self._close_dropped(0.0)
 
     def call(self, method: str, collection: str, timeout_s: float | None = None, **arguments: Any) -> Any:
-        """Make one idempotent call for a collection (``""``: none), repeated with backoff while the server is away.
+        """Call an idempotent method about a collection (``""``: about none); repeat it with backoff while the server is away.
 
         Raises:
             RetrievalError: Milvus does not answer, or refuses.
@@ -141,7 +141,7 @@ class MilvusConnection:
             wait_s = min(wait_s * 2, 1.0)
 
     def client(self) -> MilvusClient:
-        """Return the process's client, connected, for calls that are about no collection."""
+        """Return this connection's client; connect first if there is none."""
         with self._lock:
             if self._client is None:
                 self._close_dropped(LONG_S)
@@ -168,14 +168,14 @@ class MilvusConnection:
         return self._timeout_s if self._is_there else min(self._timeout_s, FIRST_CONNECT_S)
 
     def _drop_client(self, lost: MilvusClient | None) -> None:
-        """Drop the client ``lost``, unless another thread has. It is closed later, since threads may still call it."""
+        """Drop the client ``lost``, unless another thread has dropped it. It is closed later: threads may still use it."""
         with self._lock:
             if lost is not None and self._client is lost:
                 self._dropped.append((time.monotonic(), lost))
                 self._client = None
 
     def _close_dropped(self, age_s: float) -> None:
-        """Close the clients that were dropped so long ago; without that, pymilvus would keep them for good."""
+        """Close the clients that were dropped at least ``age_s`` ago; otherwise pymilvus would keep them for good."""
         old = [client for since, client in self._dropped if time.monotonic() - since >= age_s]
         self._dropped = [(since, client) for since, client in self._dropped if client not in old]
         for client in old:

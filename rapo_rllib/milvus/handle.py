@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PAGE = 16_384  # rows of one answer; a server gives no more
 SCAN_S = 300.0  # one page of a scan
-RELEASE_S = 60.0  # dropping a collection: a server just restarted loads it first
+RELEASE_S = 60.0  # dropping a collection: a server that just restarted loads it first
 
 
 class MilvusHandle(MilvusConnection):
@@ -50,7 +50,7 @@ class MilvusHandle(MilvusConnection):
         """Return whether the collection exists."""
         found = bool(self.call("has_collection", collection))
         if not found:
-            self.call("list_collections", "")  # fails if there is no such database, of which a server says the same
+            self.call("list_collections", "")  # raises if the database is missing: has_collection is then just False
         return found
 
     def create(self, collection: str, fields: Sequence[Field], dim: int, words_of: str | None = None) -> None:
@@ -60,7 +60,7 @@ class MilvusHandle(MilvusConnection):
             collection: its name.
             fields: scalar columns.
             dim: width of the vectors.
-            words_of: column that :meth:`search_words` is to look into; servers can since 2.5.
+            words_of: column that :meth:`search_words` searches, on servers from 2.5 on; None: no search by words.
         """
         if self.exists(collection):
             return
@@ -71,12 +71,12 @@ class MilvusHandle(MilvusConnection):
         except RetrievalError as error:
             if not self._is_made(collection, self._timeout_s if "exists" in str(error) else 0.0):
                 raise
-            if self.index_of(collection) is None:  # a call that was given up had not come so far
+            if self.index_of(collection) is None:  # the call that was given up had not made the index
                 self.call("create_index", collection, index_params=index)
         self.call("load_collection", collection)
 
     def _is_made(self, collection: str, patience_s: float) -> bool:
-        """Return whether another process was faster, or a call of ours that a slow disk held up; either may still be at it."""
+        """Wait until another process, or our own delayed call, has made the collection; False after ``patience_s``."""
         end = time.monotonic() + patience_s
         while not self.exists(collection):
             if time.monotonic() >= end:
@@ -85,7 +85,7 @@ class MilvusHandle(MilvusConnection):
         return True
 
     def upsert(self, collection: str, rows: Sequence[dict[str, Any]], vectors: np.ndarray) -> None:
-        """Write rows ``[N]`` with vectors ``[N, D]``; the same key twice in the collection means the later row.
+        """Write rows ``[N]`` with vectors ``[N, D]``; a row replaces the stored row with the same key.
 
         Raises:
             ValueError: see ``schema.check_rows``.
@@ -98,19 +98,19 @@ class MilvusHandle(MilvusConnection):
         self.call("upsert", collection, data=data)
 
     def shape(self, collection: str) -> Shape:
-        """Return columns and width of vectors."""
+        """Return the columns, the width of the vectors and the primary key of a collection."""
         if collection not in self._shapes:
             self._shapes[collection] = Shape.described(self.call("describe_collection", collection))
         return self._shapes[collection]
 
     def delete(self, collection: str, ids: Sequence[str]) -> None:
-        """Delete the rows with these keys; those that are not there are none the less gone."""
+        """Delete the rows with these keys; a key without a row is no error."""
         if ids:
             self._written.add(collection)
             self.call("delete", collection, filter=one_of(self.shape(collection).key, ids))
 
     def flush(self, collection: str) -> None:
-        """Have everything written in its final form."""
+        """Make Milvus store everything written so far in its final form."""
         self.call("flush", collection, timeout_s=LONG_S)
 
     def search(
@@ -122,17 +122,17 @@ class MilvusHandle(MilvusConnection):
         index: str = "auto",
         only: Sequence[Condition | None] | None = None,
     ) -> list[list[dict[str, Any]]]:
-        """Return for each of ``vectors [N, D]`` the ``top_k`` nearest rows with their ``similarity``, nearest first.
+        """Find for each of ``vectors [N, D]`` the ``top_k`` nearest rows with their ``similarity``, nearest first.
 
-        One request per different condition.
+        Makes one request per distinct condition.
 
         Args:
-            collection: whose.
+            collection: its name.
             vectors: queries.
             top_k: rows per vector.
-            fields: columns.
+            fields: columns to return.
             index: one of ``INDEXES``.
-            only: for each vector the condition that its rows fulfil; None: there is none.
+            only: for each vector, the condition that its rows must fulfil; None: no condition.
         """
         params = {"metric_type": "COSINE", "params": {"ef": search_effort(index, top_k)}}
         places_of: dict[Condition | None, list[int]] = {}
@@ -148,7 +148,7 @@ class MilvusHandle(MilvusConnection):
     def search_words(
         self, collection: str, texts: Sequence[str], top_k: int, fields: Sequence[str]
     ) -> list[list[dict[str, Any]]]:
-        """Return for each text the ``top_k`` rows that match it best by BM25, best first; others are left out."""
+        """Find for each text the ``top_k`` rows that match it best by BM25, best first; rows without a match are left out."""
         found = self._search(collection, list(texts), TERMS, top_k, fields, {"metric_type": "BM25"})
         return [[{**row, "similarity": abs(row["similarity"])} for row in rows] for rows in found]
 
@@ -171,11 +171,11 @@ class MilvusHandle(MilvusConnection):
         """Return the rows with these keys, in no particular order.
 
         Args:
-            collection: whose.
+            collection: its name.
             ids: primary keys.
-            fields: columns.
-            latest: as they are after the latest write of any client, which a server makes a reader wait for; else after the
-                latest one of this process.
+            fields: columns to return.
+            latest: True: read after the latest write of any client, for which a server makes the reader wait; False: only
+                after the latest write of this process.
         """
         if not ids:
             return []
@@ -184,19 +184,19 @@ class MilvusHandle(MilvusConnection):
         return list(self.call("query", collection, filter=only, output_fields=list(fields), consistency_level=level))
 
     def _freshness(self, collection: str) -> str:
-        """Return the consistency of a reader: it sees its own writes, and those of others some seconds later."""
+        """Choose the consistency level: a reader sees this process's writes at once, others' writes some seconds later."""
         return "Session" if collection in self._written else "Bounded"
 
     def count(self, collection: str) -> int:
-        """Return the number of rows, after the latest write."""
+        """Count the rows, as of the latest write."""
         rows = self.call("query", collection, filter="", output_fields=["count(*)"], consistency_level="Strong")
         return int(rows[0]["count(*)"])
 
     def pages(self, collection: str, fields: Sequence[str], rows: int = PAGE) -> Iterator[list[dict[str, Any]]]:
-        """Yield every row after the latest write, in no particular order, up to ``rows`` at a time."""
+        """Yield all rows, as of the latest write, in no particular order, up to ``rows`` at a time."""
         arguments: dict[str, Any] = {"batch_size": rows, "output_fields": list(fields), "consistency_level": "Strong"}
         key = self.shape(collection).key
-        self.count(collection)  # waits for the latest write, which pymilvus' iterator does not, whatever it is told
+        self.count(collection)  # waits for the latest write; pymilvus' iterator does not, at any level
         iterator = self.call("query_iterator", collection, timeout_s=max(SCAN_S, self._timeout_s), **arguments)
         try:
             while page := iterator.next():
@@ -207,13 +207,13 @@ class MilvusHandle(MilvusConnection):
             raise self.retrieval_error("query_iterator", collection, error) from error
 
     def index_of(self, collection: str) -> str | None:
-        """Return the kind of the vector index."""
+        """Return the kind of the vector index; None if there is no index."""
         return (self.call("describe_index", collection, index_name=VECTOR) or {}).get("index_type")
 
     def set_index(self, collection: str, index: str = "auto") -> None:
-        """Have the index of the settings; ``auto`` chooses by the present size.
+        """Build the vector index that ``index`` asks for, unless it is there; ``auto`` chooses by the present size.
 
-        Other users' calls wait meanwhile: a collection without index is not loaded.
+        Calls of other users wait meanwhile, because a collection without an index is not loaded.
         """
         kind = index_kind(self.count(collection), index)
         if self.index_of(collection) == kind:
@@ -238,11 +238,11 @@ def milvus_at(uri: str, timeout_s: float = 10.0, *, uri_key: str) -> Milvus:
 
     Args:
         uri: a path that ends in .db, or ``http(s)://host:port[/database]``.
-        timeout_s: of one call; also how long a lost server is waited for.
+        timeout_s: limit of one call, and of the wait for a lost server.
         uri_key: what the user calls ``uri``, for messages.
 
     Raises:
-        ValueError: ``uri`` is neither of both.
+        ValueError: ``uri`` is neither.
     """
     kind = LiteHandle if is_lite_path(checked_uri(uri, uri_key)) else MilvusHandle
     return kind(uri, timeout_s, uri_key=uri_key)

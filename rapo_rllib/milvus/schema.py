@@ -1,4 +1,4 @@
-"""Columns, indexes, conditions, and which rows may be written. Flow: ``handle.py`` asks here what to tell Milvus."""
+"""Columns, indexes and conditions, and a check of rows before they are written. Flow: ``handle.py`` and ``lite/`` use it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 EXACT_LIMIT = 20_000  # rows up to which every query is compared with every row
-BUILD_PARAMS = {"HNSW": {"M": 32, "efConstruction": 200}}  # the released code's (algorithm.md section 9)
-HNSW_EF_SEARCH = 128  # likewise
+BUILD_PARAMS = {"HNSW": {"M": 32, "efConstruction": 200}}  # as in the released code (algorithm.md section 9)
+HNSW_EF_SEARCH = 128  # as in the released code
 AUTO_EF_SEARCH = 200
 
 
 def index_kind(num_rows: int, choice: str = "auto") -> str:
-    """Return Milvus' name of the index: FLAT compares with every row, HNSW and AUTOINDEX approximate.
+    """Choose the index by Milvus' name: FLAT compares a query with every row; HNSW and AUTOINDEX are approximate.
 
     Args:
         num_rows: of the collection.
@@ -35,15 +35,15 @@ def index_kind(num_rows: int, choice: str = "auto") -> str:
 
 
 def search_effort(choice: str, top_k: int) -> int:
-    """Return ``ef``, how many neighbours an approximate search keeps in sight; Milvus wants at least ``top_k``."""
+    """Return ``ef``, the number of candidates that an approximate search keeps; Milvus demands at least ``top_k``."""
     return max(HNSW_EF_SEARCH if choice == "hnsw" else AUTO_EF_SEARCH, top_k)
 
 
 MAX_VARCHAR_BYTES = 65_535  # UTF-8; a server refuses more, Lite does not
 SCALARS = ("VARCHAR", "INT64", "DOUBLE")
-VECTOR, TERMS = "vector", "terms"  # dense keys; weighted words, which Milvus itself makes
+VECTOR, TERMS = "vector", "terms"  # columns: dense keys, and weighted words, which Milvus makes by itself
 BM25_PARAMS = {"bm25_k1": 1.2, "bm25_b": 0.75}  # named, because the defaults of Lite and server differ
-# English words that say nothing about a text. They are half of all words, and Lite's time goes with the number of matches.
+# English words that do not tell texts apart. Half of all words are such, and Lite's time grows with the number of matches.
 STOP_WORDS = (
     "a an and are as at be been but by did do does for from had has have he her his how i if in into is it its many much no "
     "not of on or she so than that the their them then there these they this those to was were what when where which who "
@@ -61,7 +61,7 @@ class Field:
 
 
 def collection_schema(fields: Sequence[Field], dim: int, words_of: str | None) -> Any:
-    """Make a schema with primary key ``fields[0]``, vectors of width ``dim`` and, for BM25, words of ``words_of``."""
+    """Make a schema with primary key ``fields[0]``, vectors of width ``dim`` and, for BM25, words of column ``words_of``."""
     pymilvus = pymilvus_module()
     schema = pymilvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
     for number, field in enumerate(fields):
@@ -80,7 +80,7 @@ def collection_schema(fields: Sequence[Field], dim: int, words_of: str | None) -
 
 
 def index_params(kind: str, with_terms: bool = False) -> Any:
-    """Return a vector index of ``kind``, and one of words if there are any."""
+    """Describe the vector index of ``kind``, and with ``with_terms`` the index of words."""
     params = pymilvus_module().MilvusClient.prepare_index_params()
     built = {"params": BUILD_PARAMS[kind]} if kind in BUILD_PARAMS else {}
     params.add_index(VECTOR, index_type=kind, index_name=VECTOR, metric_type="COSINE", **built)
@@ -91,7 +91,7 @@ def index_params(kind: str, with_terms: bool = False) -> Any:
 
 @dataclass(frozen=True)
 class Shape:
-    """The scalar columns of a collection, with the bytes they hold (None: no text), the width of its vectors, its key."""
+    """A collection's scalar columns, with the bytes that each holds (None: not a text), vector width and primary key."""
 
     columns: dict[str, int | None]
     dim: int
@@ -99,7 +99,7 @@ class Shape:
 
     @classmethod
     def described(cls, description: dict[str, Any]) -> Shape:
-        """Return the shape of a collection as Milvus describes it."""
+        """Read the shape of a collection from Milvus' description."""
         params = {field["name"]: field.get("params", {}) for field in description["fields"]}
         dim = int(params.pop(VECTOR, {}).get("dim", 0))
         params.pop(TERMS, None)
@@ -109,7 +109,7 @@ class Shape:
 
 
 def check_rows(rows: Sequence[dict[str, Any]], vectors: np.ndarray, shape: Shape) -> None:
-    """Refuse rows that a Milvus server would refuse or, worse, take (Lite takes long texts and NaN).
+    """Refuse rows that a Milvus server refuses, or that Milvus takes by mistake (Lite takes long texts and NaN).
 
     Raises:
         ValueError: a text is too long for its column or is no Unicode, a number is not finite, a column is missing, vectors are
@@ -138,9 +138,9 @@ def check_rows(rows: Sequence[dict[str, Any]], vectors: np.ndarray, shape: Shape
                 raise ValueError(f"{name} of row {row[key]!r} is {value}; the column holds finite numbers")
 
 
-# Texts in conditions are data, and quoted here alone. Milvus' own parameters of expressions are no way out: servers before 2.5
-# have none, and pymilvus pastes ``ids=`` raw.
-_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"})  # all that Milvus knows
+# Texts in conditions are data, and only the functions below quote them. Milvus' own expression parameters are no substitute:
+# servers before 2.5 have none, and pymilvus inserts ``ids=`` unquoted.
+_ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"})  # Milvus knows no others
 
 
 def escaped(text: str) -> str:
@@ -154,13 +154,13 @@ def literal(text: str) -> str:
 
 
 def one_of(column: str, texts: Iterable[str]) -> str:
-    """State that a column holds one of the texts."""
+    """Write the condition that a column holds one of the texts."""
     return f"{column} in [{', '.join(map(literal, texts))}]"
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A column holds ``text``; ``negated``: another one."""
+    """The condition that a column holds ``text`` or, if ``negated``, any other text."""
 
     column: str
     text: str
@@ -173,7 +173,7 @@ class Condition:
 
 
 def pymilvus_module() -> ModuleType:
-    """Return ``pymilvus``, imported; it takes a second, the first time."""
+    """Import ``pymilvus`` and return it; the first import takes a second."""
     with _import_alone():
         import pymilvus
     logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs a traceback for every error that it also raises
@@ -182,9 +182,9 @@ def pymilvus_module() -> ModuleType:
 
 @contextmanager
 def _import_alone() -> Iterator[None]:
-    """Import it so that it reads no .env file into our environment, and shuts down no handlers of logging.
+    """Keep an import from reading a .env file into our environment and from shutting down logging handlers.
 
-    A handler that is shut down may close its stream: absl's does, be it a terminal or what a test runner has put there.
+    A handler may close its stream when it is shut down: absl's does, even if the stream is the terminal or a test runner's.
     """
     undo, handlers = "PYTHON_DOTENV_DISABLED" not in os.environ, logging._handlerList[:]  # type: ignore[attr-defined]
     os.environ.setdefault("PYTHON_DOTENV_DISABLED", "1")

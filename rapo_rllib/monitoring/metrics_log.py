@@ -1,4 +1,4 @@
-"""Plain numbers into RLlib's metrics."""
+"""Turn plain numbers into RLlib's metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 
 def logged_metrics(values: Mapping[str, float], env_steps: int | None = None, episodes: int | None = None) -> Any:
-    """Return stats of one phase, ready for ``algorithm.metrics.aggregate``; ``a/b`` becomes the nested key ``(a, b)``.
+    """Turn the numbers of one phase into stats for ``algorithm.metrics.aggregate``; ``a/b`` becomes the nested key ``(a, b)``.
 
     Each value stands for this iteration alone; the two lifetime counters add up over the training.
     """

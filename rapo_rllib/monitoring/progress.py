@@ -8,7 +8,7 @@ import time
 
 
 class Progress:
-    """Says what happens, with the time since the start.
+    """Printer of progress lines, each with the time since the start.
 
     Args:
         name: the trial's id.
@@ -30,6 +30,6 @@ class Progress:
         return time.monotonic() - self._started
 
     def say(self, text: str) -> None:
-        """Say one line."""
+        """Print one line of progress."""
         minutes, seconds = divmod(int(self.seconds), 60)
         self._logger.info("%02d:%02d %s", minutes, seconds, text)

@@ -1,4 +1,4 @@
-"""Keep lines of other libraries off the terminal that a user can do nothing about; errors and every other line stay."""
+"""Keep other libraries' lines off the terminal if a user can do nothing about them; errors and all other lines stay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ENVIRONMENT = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",  # of transformers, too
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-    "TUNE_WARN_THRESHOLD_S": "10",  # it warns of its own slowness
+    "TUNE_WARN_THRESHOLD_S": "10",  # Tune warns of its own slowness
 }
 # logger -> what its needless lines contain
 _NEEDLESS = {
@@ -28,7 +28,7 @@ _NEEDLESS = {
 
 
 def quiet_libraries() -> None:
-    """Set log levels and switches of libraries, before they are loaded; what the user has set stays."""
+    """Set log levels and switches of libraries before they are loaded; environment variables that are set already stay."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     quiet()

@@ -15,11 +15,11 @@ from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import Question, Trajectory, TrajectoryGroup
 
 HELD_OUT = "held_out"  # folder of a trial: the trajectories of each evaluation
-_NAME = re.compile(r"iteration_(\d{5,})\.jsonl(\.partial)?")  # the second: of a process that was killed
+_NAME = re.compile(r"iteration_(\d{5,})\.jsonl(\.partial)?")  # .partial: left by a process that was killed
 
 
 def transcript(question: Question, trajectory: Trajectory, objective: ObjectiveSettings = PAPER) -> dict[str, Any]:
-    """Return a trajectory's transcript: text, authors of tokens, outcome; entropies and reward by ``objective``."""
+    """Return a trajectory's transcript: text, token authors, outcome, and by ``objective`` entropies and retrieval reward."""
     how = (objective.step_entropy_tokens, objective.step_entropy_reduction)
     steps = [
         {**asdict(step), "entropy": step_entropy(trajectory.step_entropies(index), *how)}
@@ -62,15 +62,15 @@ def write_transcripts(
 ) -> None:
     """Write one line per trajectory to ``folder/name``; the file appears whole or not at all.
 
-    Each line is a :func:`transcript` with ``group``, the place of its group in the batch, and its ``advantage`` (eq. 10) as a
-    whole; None where it failed.
+    Each line is a :func:`transcript` with ``group`` (its group's index in the batch) and ``advantage`` (eq. 10, of the whole
+    trajectory; None if it failed).
 
     Args:
         folder: made if it is missing.
         name: of the file.
-        groups: what was sampled.
+        groups: the sampled groups.
         filesystem: a ``pyarrow.fs.FileSystem``, as Tune stores trials on; None: this machine's.
-        objective: what was trained with.
+        objective: the settings of the training.
     """
     from pyarrow.fs import LocalFileSystem
 

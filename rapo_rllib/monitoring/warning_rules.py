@@ -1,7 +1,7 @@
 """The rules of :mod:`rapo_rllib.monitoring.warnings`: numbers of the last iterations --> what is wrong, and what to do.
 
-A rule gets the last iterations, oldest first, and what is remembered of earlier ones. It speaks only of metrics that they have:
-an algorithm that reports none of them gets no warning.
+A rule gets the last iterations, oldest first, and the :class:`Past`. It warns only if the iterations have its metrics: an
+algorithm that does not report them gets no warning.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 RECENT = 3  # iterations that a rule looks at, so that one odd batch warns of nothing
-PATIENCE = 5  # of the rule on rewards, which may well be 0 at first
-FALL = 3.0  # standard errors, of a fall that is no chance
+PATIENCE = 5  # iterations before the rule on rewards warns: rewards may well be 0 at first
+FALL = 3.0  # standard errors from which on a fall is not chance
 
 Row = Mapping[str, float]  # one iteration: finite numbers by flat name, and num_hybrid and helps_who_failed of its config
 Finding = tuple[str, str] | None  # what is wrong, and what to do
@@ -20,13 +20,13 @@ Finding = tuple[str, str] | None  # what is wrong, and what to do
 
 @dataclass
 class Past:
-    """Remembers earlier iterations of a training, oldest first."""
+    """Memory of earlier iterations of a training, oldest first."""
 
     first: list[Row] = field(default_factory=list)
-    best_unhelped: list[Row] = field(default_factory=list)  # in which most were right of those that retrieved nothing
+    best_unhelped: list[Row] = field(default_factory=list)  # best in the share right of trajectories without retrieval
 
     def take(self, rows: Sequence[Row]) -> None:
-        """Remember what is to be. ``rows``: twice ``RECENT`` iterations, or all; the later half is what rules call recent."""
+        """Update from ``rows``, the last ``2 * RECENT`` iterations or all there are; rules call the last ``RECENT`` recent."""
         if len(self.first) < RECENT:
             self.first.append(rows[-1])
         earlier = rows[:-RECENT]
@@ -46,17 +46,17 @@ def errors_apart(right: float, count: float, other_right: float, other_count: fl
 
         z = (p - q) / √(r (1 - r) (1/m + 1/n)),   p = right / m, q = other_right / n, r = all right / (m + n)
 
-    The pooled share r keeps the error above 0 where one share is 0 or 1. Trajectories of one question are not independent: of
-    them z says too much, and a rule must ask for more than z.
+    The pooled share r keeps the error above 0 if one share is 0 or 1. Trajectories of one question are not independent, so
+    their z is too large, and a rule must set a higher threshold than usual.
 
     Args:
-        right: of ``count``.
+        right: the number right of ``count``.
         count: m.
-        other_right: of ``other_count``.
+        other_right: the number right of ``other_count``.
         other_count: n.
 
     Returns:
-        z; 0 where all are right, or all wrong. Example: 25 of 128 and 4 of 128: 4.1.
+        z; 0 if all are right, or all are wrong. Example: 25 of 128 and 4 of 128: 4.1.
     """
     pooled = (right + other_right) / (count + other_count)
     error = math.sqrt(pooled * (1 - pooled) * (1 / count + 1 / other_count))
@@ -70,7 +70,7 @@ def _last(rows: Sequence[Row], name: str, count: int = RECENT) -> list[float] | 
 
 
 def _share(rows: Sequence[Row], part: str, whole: str, at_least: float) -> float | None:
-    """Return the sum of ``part`` over that of ``whole`` in the last iterations; None below ``at_least``, or without counts."""
+    """Return ``part`` / ``whole``, each summed over the last iterations; None below ``at_least``, or without counts."""
     wholes = _last(rows, whole)
     if wholes is None or not sum(wholes):
         return None
@@ -79,7 +79,7 @@ def _share(rows: Sequence[Row], part: str, whole: str, at_least: float) -> float
 
 
 def _part(rows: Sequence[Row], count: str, share: str, least: int) -> tuple[float, float] | None:
-    """Sum up shares of counts over the last iterations, and the counts; None where fewer than ``least`` were counted."""
+    """Sum count * share, and count, over the last iterations; None if the counts sum to less than ``least``."""
     counts, shares = _last(rows, count), _last(rows, share)
     if counts is None or shares is None or sum(counts) < least:
         return None
@@ -122,9 +122,9 @@ def _retrieval_failures(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _retrieval_harms(rows: Sequence[Row], past: Past) -> Finding:
-    """Test two shares, one-sided, at 1 %, over the last iterations together."""
+    """Test whether trajectories that retrieve are right less often: one-sided, at 1 %, over the last iterations together."""
     with_it, without = (_right(rows, name) for name in ("retrieved", "others"))
-    if with_it is None or without is None or rows[-1]["helps_who_failed"]:  # whose questions are the harder ones
+    if with_it is None or without is None or rows[-1]["helps_who_failed"]:  # help then goes to harder questions
         return None
     (right, count), (right_without, count_without) = with_it, without
     if errors_apart(right_without, count_without, right, count) < 2.33:
@@ -152,7 +152,7 @@ def _answers_shown(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _held_out_fell(rows: Sequence[Row], past: Past) -> Finding:
-    """Compare the latest evaluation with the best one, that before the training included."""
+    """Compare the latest evaluation with the best one, which may be the one before the training."""
     best, latest, count = (rows[-1].get("rapo/" + name) for name in ("accuracy_best", "accuracy_after", "evaluated_questions"))
     if best is None or latest is None or not count:
         return None
@@ -167,7 +167,7 @@ def _held_out_fell(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _unhelped_fell(rows: Sequence[Row], past: Past) -> Finding:
-    """Compare with the best earlier iterations: less than half are right, beyond chance, and more of those that retrieve."""
+    """Compare with the best earlier iterations: without help at most half as many are right, beyond chance; with help, more."""
     helped, unhelped = (_right(rows, name) for name in ("retrieved", "others"))
     helped_then, unhelped_then = (_right(past.best_unhelped, name) for name in ("retrieved", "others"))
     if helped is None or unhelped is None or helped_then is None or unhelped_then is None:
@@ -311,7 +311,7 @@ def _unscored(rows: Sequence[Row], past: Past) -> Finding:
 
 
 def _lost_env_runners(rows: Sequence[Row], past: Past) -> Finding:
-    """Count those that a streamed rollout lost of late, and all that RLlib has counted, of evaluation's own too."""
+    """Count the env runners that streamed rollouts lost recently, and all that RLlib counted, evaluation's included."""
     lost = sum(row.get("sampling/env_runners_lost", 0.0) for row in rows[-RECENT:])
     names = ("num_remote_worker_restarts", "num_env_runners_dropped_lifetime", "num_healthy_workers")
     evaluated = next((row for row in reversed(rows) if f"evaluation/{names[0]}" in row), {})  # not in each iteration

@@ -20,12 +20,12 @@ _PREFIXES = ("buffer/", "env_runners/", "learners/default_policy/", "fault_toler
 
 @dataclass(frozen=True)
 class TrainingWarning:
-    """One thing that is going wrong.
+    """One problem of a training, and its remedy.
 
-    Example: ``TrainingWarning(3, "retrieval", "nothing is ever retrieved: ...", "lower ...")``
+    Example: ``TrainingWarning(3, "nothing_retrieved", "nothing was retrieved in 3 iterations: ...", "relax ...")``
     """
 
-    iteration: int  # the first after which it held
+    iteration: int  # after which it held: in ``WarningWatch.begun`` the first, in ``holding`` the last
     name: str  # of the rule
     text: str  # with the numbers of that iteration
     advice: str
@@ -35,7 +35,7 @@ class TrainingWarning:
 
 
 class WarningWatch:
-    """Follows one training. ``begun`` has every warning once, in order; ``holding`` those that hold after the last result."""
+    """Watch over one training. ``begun`` has each warning once, in order; ``holding`` those that hold after the last result."""
 
     def __init__(self) -> None:
         self.begun: list[TrainingWarning] = []

@@ -7,8 +7,8 @@ Shapes: ``G`` trajectories of the group. Computed in float64; results are float3
 
 Choices where the paper is silent (algorithm.md section 9); both advantages follow them:
 1. The standard deviation is the unbiased one (n - 1).
-2. A group of equal values has advantages of exactly 0, free of rounding. So has one alone, as what failures leave of a group:
-   the released code takes its whole reward as advantage, which has no baseline.
+2. A group of equal values has advantages of exactly 0, free of rounding. So has a single trajectory, e.g. if all others of its
+   group failed; the released code takes its whole reward as advantage, without a baseline.
 
 Not the paper's: :func:`kind_advantages`, one baseline for the trajectories that retrieved, and another for the others; and
 :func:`overlong_punishment`, DAPO's, which joins the rewards.
@@ -41,7 +41,7 @@ def outcome_advantages(rewards: Values, normalize_std: bool = True, epsilon: flo
 
 
 def compared_places(kinds: Sequence[Hashable]) -> list[list[int]]:
-    """List the places of the members of each kind, the kinds in the order in which they come first.
+    """List the places of the members of each kind; kinds are in the order of their first members.
 
     Example: kinds ``a b a`` have places ``[[0, 2], [1]]``.
     """
@@ -51,16 +51,16 @@ def compared_places(kinds: Sequence[Hashable]) -> list[list[int]]:
 def kind_advantages(
     rewards: Values, kinds: Sequence[Hashable], normalize_std: bool = True, epsilon: float = 1e-6
 ) -> torch.Tensor:
-    """Compute the outcome advantages among the members of one kind; the form is ours (``advantage_baseline: kind``).
+    """Compute outcome advantages within each kind of trajectory; the form is ours (``advantage_baseline: kind``).
 
         A_i = (R_i - mean_{j ∈ K(i)} R_j) / (std_{j ∈ K(i)} R_j + ε),   K(i): the members of i's kind; 0 where i is alone in it
 
-    The gradient does not say that another kind earns more. So a success that was shown the answer does not punish the tries
-    that were shown nothing, which one baseline for all does.
+    Kinds are not compared with each other. So a success that was shown the answer does not lower the advantages of trajectories
+    that were shown nothing; one baseline for all would.
 
     Args:
         rewards: R, ``[G]`` outcome rewards.
-        kinds: of each member, ``[G]``: whether it retrieved.
+        kinds: the kind of each member, ``[G]``: whether it retrieved.
         normalize_std: divide by ``std R + ε``.
         epsilon: ε, of the rewards' unit.
 
@@ -91,7 +91,7 @@ def retrieval_advantages(retrieval_rewards: Values, normalize_std: bool = True, 
         epsilon: ε, nats.
 
     Returns:
-        A_ret, ``[G]``; 0 for all where no trajectory of two or more retrieved anything.
+        A_ret, ``[G]``; 0 for all if no trajectory retrieved anything, or if there is only one.
     """
     return _group_normalized(retrieval_rewards, normalize_std, epsilon)
 
@@ -101,8 +101,8 @@ def combined_advantages(outcome: Values, retrieval: Values, weight: float) -> to
 
         A = (1 + a · A_ret) · A_acc
 
-    The retrieval advantage scales the outcome advantage and adds nothing to it: where A_acc is 0, A is 0 whatever Z. The factor
-    stays positive for a = 0.2 and groups of up to 26, as ``|A_ret| ≤ (G - 1) / √G``; in larger ones an outlier can turn it.
+    The retrieval advantage scales the outcome advantage and adds nothing to it: if A_acc is 0, A is 0 whatever Z. With a = 0.2
+    the factor is positive in groups of up to 26, as ``|A_ret| ≤ (G - 1) / √G``; in larger ones an outlier can flip its sign.
 
     Args:
         outcome: A_acc, ``[G]``.
@@ -124,17 +124,17 @@ def combined_advantages(outcome: Values, retrieval: Values, weight: float) -> to
 def shared_token_advantages(
     advantages: Sequence[Sequence[float]], segments: Sequence[Sequence[tuple[int, int]]]
 ) -> list[torch.Tensor]:
-    """Attribute hard over branches: a token that d trajectories share gets the mean of its advantages (section 10).
+    """Attribute hard over branches: a token that d trajectories share gets the mean of its d advantages (section 10).
 
         Aᵢ,ₜ = 1/d Σⱼ Aⱼ,ₜ   over the d trajectories j that hold the very token t of trajectory i
 
-    A token that belongs to one trajectory alone has d = 1 and keeps that one's advantage, so that without branches nothing
-    changes. (Soft attribution is: every token has its trajectory's own advantage.)
+    A token of one trajectory alone has d = 1 and keeps its advantage, so that without branches nothing changes. (With soft
+    attribution, every token has the advantage of its own trajectory.)
 
     Args:
         advantages: A, of each response token of ``G`` trajectories.
-        segments: of each trajectory, ``(first token, author from there on)``; empty: all its own. Two trajectories share
-            token t if both have it from the same writer.
+        segments: of each trajectory, ``(first token, writer from there on)``; empty: it wrote all its tokens itself. Two
+            trajectories share token t if both have it from the same writer.
 
     Returns:
         ``G`` float64 tensors, as long as the trajectories.
@@ -160,9 +160,9 @@ def _writers(length: int, segments: Sequence[tuple[int, int]], alone: str) -> li
 
 
 def has_signal(rewards: Values) -> bool:
-    """Return whether a group's outcome advantages are not all 0, so that it has a gradient (section 7).
+    """Check whether a group's outcome advantages are not all 0, so that it has a gradient (section 7).
 
-    False for equal rewards, for one alone, and for none.
+    False for equal rewards, for a single reward, and for none.
 
     Args:
         rewards: R, ``[G]`` outcome rewards, of ``TrajectoryGroup.members``.
@@ -202,8 +202,8 @@ def overlong_punishment(length: int, limit: float, buffer: float) -> float:
         R(y) = -1                             above
 
     Args:
-        length: |y|, response tokens. Here those of observations and step traces count, since they use up the same budget, and
-            those of a tool's result that no longer fitted and ended the trajectory.
+        length: |y|, response tokens. Tokens of observations and step traces count, too, since they use up the same budget; so
+            do those of a tool's result that no longer fitted and ended the trajectory.
         limit: L_max, tokens.
         buffer: L_cache, tokens, at most ``limit``; 0: no punishment at all.
 

@@ -1,7 +1,7 @@
 """Bounded terms of eq. 11 for each token (algorithm.md sections 8, 11).
 
     r̂, A --CLIP_MODES[clip_mode]--> objective of each token, to be maximised
-    ratio to another policy, which wrote the token --policy_shaping--> f, and f · A in its place
+    ratio to another policy, which wrote the token --policy_shaping--> f; the objective is f · A
 
 Shapes: ``N`` tokens.
 """
@@ -46,7 +46,7 @@ def gradient_preserving_objective(
 
         min(r̂ A, b · r̂ / sg(r̂) · A),   b = clip(sg(r̂), 1 - ε_low, 1 + ε_high)
 
-    The value is that of :func:`clipped_objective`. Where that one cuts the gradient off, this one's is ``b A ∇log π``: bounded
+    The value is that of :func:`clipped_objective`. Where the hard clip makes the gradient 0, it is ``b A ∇log π`` here: bounded
     like the value, and not 0. ``sg`` stops the gradient.
 
     Args:
@@ -73,12 +73,12 @@ def policy_shaping(ratio: torch.Tensor, gamma: float) -> torch.Tensor:
 
         f(r) = r / (r + γ),   f'(r) = γ / (r + γ)²
 
-    Not clipped. The gradient ``f'(r) r A ∇log π`` is largest at ``r = γ``: it lifts tokens that the policy thinks unlikely,
-    where the plain ratio's, ``r A ∇log π``, would vanish.
+    It has no clip. The gradient ``f'(r) r A ∇log π`` is largest at ``r = γ``: it lifts tokens that the policy thinks unlikely,
+    for which the gradient of the plain ratio, ``r A ∇log π``, would vanish.
 
     Args:
-        ratio: r = π_θ / π_φ, ``[N]``. What an expert wrote has no recorded probabilities; as in the paper its π_φ is 1, so that
-            r is π_θ itself.
+        ratio: r = π_θ / π_φ, ``[N]``. An expert's tokens have no recorded probabilities: as in the paper, π_φ is 1 for them, so
+            that r is π_θ itself.
         gamma: γ, positive; the paper's is 0.1.
 
     Returns:

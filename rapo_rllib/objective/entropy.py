@@ -23,13 +23,13 @@ def entropy_and_logprobs(
 
         Zᵢ = Σⱼ exp zᵢⱼ,   Hᵢ = log Zᵢ - Σⱼ exp(zᵢⱼ) zᵢⱼ / Zᵢ,   log pᵢ(tᵢ) = z[i, tᵢ] - log Zᵢ
 
-    z are the logits less their largest. Tokens of probability zero (logit -inf) add nothing to H; drawn, their log is -inf.
+    z are the logits minus their maximum. Tokens of probability zero (logit -inf) add nothing to H; if drawn, log p is -inf.
 
     Args:
         logits: ``[..., V]`` logits that were sampled from; computed in float32 whatever their type.
         token_ids: ``[...]`` tᵢ, integers below V.
-        top_k: with it H is the part of the entropy that the k likeliest tokens account for (section 9: the released code reads
-            10 logprobs), not renormalised; the log probability stays that under all of V.
+        top_k: if given, H is only the part of the entropy that the k likeliest tokens account for (section 9: the released code
+            reads 10 logprobs), not renormalised; log p is still that under all of V.
 
     Returns:
         H and log p(t), both ``[...]`` float32, nats.
@@ -46,17 +46,17 @@ def entropy_and_logprobs(
 
 
 def step_entropy(entropies: Sequence[float], num_tokens: int | None = None, reduction: str = "mean") -> float:
-    """Return the entropy of a step from those of its generated tokens (section 5; the released code's: section 9).
+    """Compute the entropy of a step from the entropies of its generated tokens (section 5; the released code's: section 9).
 
         mean (paper): H(s) = 1/n Σᵢ Hᵢ        sum: H(s) = Σᵢ Hᵢ
 
     The released code also divides by ``log V``. That is no option here, since it changes nothing with the paper's quality and
-    timing: it cancels in ΔH (eq. 5), and Z (eq. 7) has it as one factor for the whole group, whose spread eq. 9 divides by (up
-    to its ε; not where ``normalize_std`` is off).
+    timing: it cancels in ΔH (eq. 5); in Z (eq. 7) it is one factor for the whole group, which cancels in eq. 9 (up to its ε,
+    and only with ``normalize_std``).
 
     Args:
         entropies: ``[n]`` Hᵢ of the step's generated tokens, nats.
-        num_tokens: only so many tokens from the step's start on count (released code: 20); None: all of them.
+        num_tokens: how many tokens count, from the step's start on (released code: 20); None: all of them.
         reduction: ``mean`` or ``sum`` (released code).
 
     Returns:
@@ -84,7 +84,7 @@ def _entropies(z: torch.Tensor, weights: torch.Tensor, total: torch.Tensor) -> t
 
 
 def _top_entropies(z: torch.Tensor, total: torch.Tensor, top_k: int) -> torch.Tensor:
-    """Compute the part of the ``top_k`` largest z."""
+    """Compute the part of H that the ``top_k`` largest z account for."""
     log_p = z.topk(min(top_k, z.shape[-1]), dim=-1).values - total.log().unsqueeze(-1)
     return -(log_p.exp() * _finite(log_p)).sum(dim=-1)
 
@@ -95,7 +95,7 @@ def _finite(values: torch.Tensor) -> torch.Tensor:
 
 
 def normalized_entropy_change(now: float, baseline: float, vocabulary_size: int) -> float:
-    """Compute the rise of the policy's entropy from the start to after a tool result, normalised.
+    """Compute the normalised rise of the policy's entropy, from the start of the trajectory to behind a tool result.
 
         ΔH = (H_t - H_0) / log V
 
@@ -114,7 +114,7 @@ def normalized_entropy_change(now: float, baseline: float, vocabulary_size: int)
 
 
 def branch_probability(entropy_change: float, base: float, weight: float) -> float:
-    """Compute the tendency to fork.
+    """Compute the tendency to fork from the rise of the entropy.
 
         P = α + β · ΔH, cut to [0, 1]
 

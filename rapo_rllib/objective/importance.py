@@ -26,7 +26,7 @@ def importance_ratio(logprobs: torch.Tensor, old_logprobs: torch.Tensor) -> torc
 
 
 def trajectory_mean(values: torch.Tensor, trajectory_ids: torch.Tensor, loss_mask: torch.Tensor | None = None) -> torch.Tensor:
-    """Compute the mean over the tokens of each trajectory, handed back to every one of them.
+    """Compute the mean over the tokens of each trajectory, and give it to every token of the trajectory.
 
     Example: values ``[1, 3, 5]`` of trajectories ``[0, 0, 1]`` give ``[2, 2, 5]``.
 
@@ -36,7 +36,7 @@ def trajectory_mean(values: torch.Tensor, trajectory_ids: torch.Tensor, loss_mas
         loss_mask: ``[N]`` bool, tokens that are in the mean; None: all.
 
     Returns:
-        ``[N]``; 0 for a trajectory of which nothing is counted.
+        ``[N]``; 0 for a trajectory without tokens in the mean.
     """
     ones = torch.ones_like(values) if loss_mask is None else loss_mask.to(values.dtype)
     sums, counts = torch.zeros_like(values), torch.zeros_like(values)  # N slots: at least as many as trajectories
@@ -79,7 +79,7 @@ def ratio_at_level(
     trajectory_ids: torch.Tensor | None = None,
     loss_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Compute the ratio by name.
+    """Compute the ratio of each token, or of its whole response, by the name of the level.
 
     Args:
         level: ``importance_level`` of the configuration.
@@ -92,7 +92,7 @@ def ratio_at_level(
         r, ``[N]``.
 
     Raises:
-        ValueError: ``level`` needs the ``trajectory_ids`` that are not there.
+        ValueError: ``level`` needs ``trajectory_ids``, and they are None.
     """
     if level == "token":
         return importance_ratio(logprobs, old_logprobs)
@@ -123,18 +123,18 @@ def truncated_importance_weight(
     trajectory_ids: torch.Tensor | None = None,
     loss_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Compute the weight of a token that the engine sampled, in an expectation under the learner's policy of the same weights.
+    """Compute the weight that corrects a token for being sampled by the engine, and not by the learner with the same weights.
 
-        w = min(π_learner / π_engine, C);   given trajectories: w = min(sᵢ, C), GSPO's ratio in its place
+        w = min(π_learner / π_engine, C);   with trajectory_ids: w = min(sᵢ, C), where sᵢ is GSPO's ratio
 
     The engine computes other probabilities than the learner (precision, kernels). Truncation bounds the variance that the
-    correction brings, at the price of a bias where it bites.
+    correction brings, at the price of a bias wherever it cuts.
 
     Args:
         learner_logprobs: log π_learner, ``[N]``.
         engine_logprobs: log π_engine, ``[N]``, recorded when the token was sampled.
         cap: C, at least 1.
-        trajectory_ids: ``[N]``: one weight for a whole response, where its ratio is one too; None: a weight for each token.
+        trajectory_ids: ``[N]``: a weight for each response, as at levels with one ratio for it; None: a weight for each token.
         loss_mask: ``[N]`` bool, tokens of the response; None: all.
 
     Returns:

@@ -32,5 +32,5 @@ class LossInputs:
                 raise ValueError(f"{name}: got shape {list(values.shape)}, expected that of logprobs, {list(expected)}")
 
     def given(self) -> dict[str, torch.Tensor]:
-        """Name to tensor, of those that are not None."""
+        """Map names to tensors, without the inputs that are None."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}

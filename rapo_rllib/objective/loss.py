@@ -1,16 +1,16 @@
-"""The objective on trained tokens (algorithm.md sections 8, 11; eq. 11) as a loss, put together of parts picked by name.
+"""The objective on trained tokens (algorithm.md sections 8, 11; eq. 11) as a loss, made of parts that settings name.
 
     LossInputs (learner: forward pass + batching) --policy_loss--> LossOutputs(loss, metrics)
 
-    importance_level (importance.py)  what the ratio is of         clip_mode (clipping.py)  how it is bounded
-    off_policy_shaping (clipping.py)  what takes the place of both where another policy wrote
+    importance_level (importance.py)  token's or sequence's ratio  clip_mode (clipping.py)  how the ratio is bounded
+    off_policy_shaping (clipping.py)  replaces both on tokens that another policy wrote
 
-How tokens are averaged is in their weights, each a trajectory's own, known before the batch is cut into minibatches, shards
-and rows; so parts are summed, and how they were cut does not change the loss. Shapes: ``N`` trained tokens of any number of
+Token weights hold how tokens are averaged. They are known before the batch is cut into minibatches, shards and rows, so the
+losses of the pieces are summed, and the cuts do not change the loss. Shapes: ``N`` trained tokens of any number of
 trajectories; prompt, observation and retrieved tokens are not among them.
 
-Which policy is π_old: the engine that sampled computes slightly other probabilities (π_engine) than the learner does with the
-same weights. The objective is an expectation under what was sampled from, so the whole weight of a token is
+The choice of π_old: with the same weights, the engine that sampled computes slightly other probabilities (π_engine) than the
+learner. The objective is an expectation under π_engine, so the whole weight of a token is
 
     π_θ / π_engine = r · π_old / π_engine,   r = π_θ / π_old
 
@@ -19,9 +19,9 @@ The clip bounds ``r``, how far the policy moves; ``min(π_old / π_engine, C)`` 
    truncated weight corrects the mismatch, all without a second forward pass.
 2. Later steps: ``old_logprobs`` computed by the learner before the first one. The same, with r free to move.
 3. ``old_logprobs = rollout_logprobs``: π_old is π_engine. r holds the mismatch, the clip bounds both together, and the
-   truncated weight is exactly 1. What clip leaves open, a large r at a negative advantage, ``dual_clip`` bounds.
+   truncated weight is exactly 1. ``dual_clip`` bounds what the clip leaves open: a large r at a negative advantage.
 
-Off-policy tokens always have 3: π_old is the policy that wrote them, whose logprobs are those recorded (an expert's are 0).
+Off-policy tokens always follow 3: π_old is the policy that wrote them, with its recorded logprobs (an expert's are 0).
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def aggregation_weight(
         token (released code, DAPO):  w = 1 / Σᵢ nᵢ
         constant (Dr. GRPO):          w = 1 / (L · G · Q)
 
-    By trajectory and by token the weights of a batch sum to 1; less where trajectories have no token, whose share is lost. By
-    the constant they sum to the mean length as a share of L: a long trajectory counts more, and no token counts less for
-    standing in one. (arXiv 2503.20783: division by the own length favours short right answers and long wrong ones.)
+    With ``trajectory`` and ``token`` the weights of a batch sum to 1; with ``trajectory`` less, if some have no token. With
+    ``constant`` they sum to the mean length as a share of L: a long trajectory counts more than a short one, but its tokens
+    count the same. (arXiv 2503.20783: division by a trajectory's length favours short right answers and long wrong ones.)
 
     Args:
         num_tokens: nᵢ, trained tokens of the trajectory.
@@ -69,14 +69,14 @@ def aggregation_weight(
 
 @dataclass(frozen=True)
 class LossOutputs:
-    """A micro-batch's part of the loss, to be summed over micro-batches, and what it was made of."""
+    """A micro-batch's part of the loss, to be summed over micro-batches, and its metrics."""
 
     loss: torch.Tensor  # scalar, with gradient
     metrics: LossMetrics  # detached
 
 
 def kl_estimate(logprobs: torch.Tensor, reference_logprobs: torch.Tensor) -> torch.Tensor:
-    """Estimate of ``KL(π_θ ‖ π_ref)`` from each token sampled from π_θ: unbiased, of low variance (k3; section 8).
+    """Estimate the divergence ``KL(π_θ ‖ π_ref)`` from each token sampled from π_θ: unbiased, of low variance (k3; section 8).
 
         k₃ = exp(d) - 1 - d,   d = log π_ref - log π_θ
 
@@ -98,9 +98,9 @@ def policy_loss(inputs: LossInputs, settings: ObjectiveSettings) -> LossOutputs:
         shaping after the clip:              (1 + m · F_ret) · clipped(rₜ, Aₜ) in place of clipped(r̂ₜ, Aₜ)
         an off-policy token's term, with γ:  f(r̂ₜ) · Aₜ
 
-    Eq. 11 clips the shaped ratio, which is above 1 before the policy has moved. Where ``1 + m · F_ret`` alone passes
-    ``1 + ε_high``, as with GSPO's clip of 4e-4, that would leave a hybrid trajectory with A > 0 without gradient. Shaping after
-    the clip raises value and gradient by the same factor, and the clip bounds how far the policy moves, alone.
+    Eq. 11 clips the shaped ratio, which is above 1 before the policy has moved. If ``1 + m · F_ret`` alone is above
+    ``1 + ε_high``, as with GSPO's clip of 4e-4, a hybrid trajectory with A > 0 gets no gradient. Shaping after the clip raises
+    value and gradient by the same factor, and the clip bounds only how far the policy moves.
 
     Tokens of weight 0 get a gradient of exactly 0, whatever their numbers are, NaN included.
 

@@ -19,9 +19,9 @@ from rapo_rllib.settings import ObjectiveSettings
 class LossMetrics:
     """Detached scalars of one or more calls of ``policy_loss``; tokens of weight 0 are in none of them.
 
-    What is not said to be of off-policy tokens is of the others, which the engine sampled.
+    They are of the tokens that the engine sampled, unless they are said to be of off-policy tokens.
 
-    Several are combined by adding sums and taking maxima; ``averages()["ratio"]`` then is the mean over the tokens of all.
+    Metrics of several calls are combined by adding sums and taking maxima; ``averages()["ratio"]`` is then over all tokens.
     """
 
     num_tokens: torch.Tensor  # tokens of weight > 0, off-policy ones included
@@ -32,11 +32,11 @@ class LossMetrics:
     clipped_low: torch.Tensor  # tokens with A < 0 and r̂ < 1 - ε_low: without gradient, unless clipping preserves it
     clipped_high: torch.Tensor  # the same for A > 0 and r̂ > 1 + ε_high
     dual_clipped: torch.Tensor  # tokens without gradient: A < 0 and r̂ > c
-    clipped_low_trajectories: torch.Tensor  # per trajectory, the share of its tokens; 0 or 1 if the ratio is the sequence's
+    clipped_low_trajectories: torch.Tensor  # sum of each trajectory's share; a share is 0 or 1 if the ratio is the sequence's
     clipped_high_trajectories: torch.Tensor
     truncation_sum: torch.Tensor  # weights min(π_old / π_engine, C); 1 each where none is used
     truncated: torch.Tensor  # tokens whose weight was cut to the cap C
-    # Between learner and engine as they are: the mismatch alone on the first optimiser step of a batch, later the updates too.
+    # Between present learner and engine: on the first optimiser step of a batch the mismatch alone, later the updates, too.
     mismatch_sum: torch.Tensor  # |log π_θ - log π_engine|, nats
     mismatch_max: torch.Tensor
     mismatch_kl_sum: torch.Tensor  # estimate of KL(π_engine ‖ π_θ), nats
@@ -77,11 +77,11 @@ def loss_metrics(
     """Compute the sums and maxima over the tokens of one micro-batch.
 
     Args:
-        tokens: with 0 for the numbers of masked ones.
+        tokens: inputs of the loss; all numbers of masked tokens are 0.
         settings: of the objective.
         loss_mask: ``[N]`` bool, tokens that count.
         ratio: r, ``[N]``.
-        clip_ratio: what the clip saw, ``[N]``: r̂, or r where shaping comes after it.
+        clip_ratio: the ratio that was clipped, ``[N]``: r̂, or r if shaping comes after the clip.
         truncation: w, ``[N]``.
         kl: k₃, ``[N]``.
     """
@@ -129,7 +129,7 @@ def _clipped(
 
 
 def _truncated(tokens: LossInputs, settings: ObjectiveSettings, loss_mask: torch.Tensor) -> torch.Tensor:
-    """Mark tokens whose truncated weight is not the whole one."""
+    """Mark the tokens whose weight was cut to the cap C."""
     if settings.importance_cap is None or tokens.rollout_logprobs is None:
         return torch.zeros_like(loss_mask)
     excess = tokens.old_logprobs - tokens.rollout_logprobs

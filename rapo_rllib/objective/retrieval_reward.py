@@ -5,13 +5,13 @@
 Symbols: ``H_before`` is ``before``, the entropy of the generated step ahead of the retrieval; ``H_after`` is ``after``, that of
 the generated step behind it. All entropies in nats.
 
-The paper's ablations replace quality or timing; its own are ``fall`` and ``high_entropy``.
+The paper's method has quality ``fall`` and timing ``high_entropy``; its ablations replace one of them.
 
-Departures from the paper, where it is silent:
-1. A step before the retrieval without any entropy (``H_before = 0``, or below it by rounding) has change 0. The paper's reward
-   is continuous there, since ``|Z| ≤ H_before``.
+Choices where the paper is silent:
+1. If the step before the retrieval has no entropy (``H_before`` is 0, or below 0 by rounding), ΔH is 0. This leaves the paper's
+   reward continuous, since ``|Z| ≤ H_before``.
 2. "Reward at low entropy" has ``1 / H_before`` in place of ``H_before`` in eq. 7 (section 5.6.2, appendix G), undefined
-   at 0. Entropies below ``LEAST_ENTROPY`` are rounding of float32, and count as that much there.
+   at 0. Entropies below ``LEAST_ENTROPY`` are rounding of float32; this timing takes them as ``LEAST_ENTROPY``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from rapo_rllib.settings import ObjectiveSettings
 from rapo_rllib.types import Retrieval, Trajectory
 
 PAPER = ObjectiveSettings()
-LEAST_ENTROPY = 1e-6  # nats, that ``low_entropy`` divides by
+LEAST_ENTROPY = 1e-6  # nats; ``low_entropy`` divides by no less
 
 
 def entropy_change(before: float, after: float) -> float:
-    """Return the relative fall of the entropy over a retrieval (eq. 5).
+    """Compute the relative fall of the entropy over a retrieval (eq. 5).
 
         ΔH = -(H_after - H_before) / H_before
 
@@ -45,7 +45,7 @@ def entropy_change(before: float, after: float) -> float:
 
 
 def retrieval_quality(before: float, after: float, kind: str = "fall", noisy: bool = False) -> float:
-    """Compute the quality of a retrieved step trace (eq. 6), or an ablation's.
+    """Compute the quality of a retrieved step trace (eq. 6, or that of an ablation).
 
         fall (paper): g = tanh(2 ΔH)
         rise ("reward for entropy increase"): g = tanh(-2 ΔH)
@@ -56,7 +56,7 @@ def retrieval_quality(before: float, after: float, kind: str = "fall", noisy: bo
         before: H_before, nats.
         after: H_after, nats.
         kind: ``retrieval_quality`` of the configuration.
-        noisy: the step trace was drawn at random; asked for by ``oracle`` alone.
+        noisy: whether the step trace was drawn at random; only ``oracle`` uses it.
 
     Returns:
         g, in [-1, tanh 2] for ``fall``.
@@ -67,7 +67,7 @@ def retrieval_quality(before: float, after: float, kind: str = "fall", noisy: bo
 
 
 def retrieval_timing(before: float, kind: str = "high_entropy") -> float:
-    """Compute the weight of a retrieval by how unsure the policy was when it came (second factor of eq. 7), or an ablation's.
+    """Compute the weight of a retrieval from how unsure the policy was before it (second factor of eq. 7, or an ablation's).
 
         high_entropy (paper): H_before
         low_entropy ("reward at low entropy", section 5.6.2): 1 / max(H_before, 1e-6)
@@ -78,7 +78,7 @@ def retrieval_timing(before: float, kind: str = "high_entropy") -> float:
         kind: ``retrieval_timing`` of the configuration.
 
     Returns:
-        The weight, never negative: nats, 1/nats for ``low_entropy``, without unit for ``none``. Example: 0.5 nats: 0.5, 2, 1.
+        The weight, never negative: nats, 1/nats for ``low_entropy``, no unit for ``none``. Example: 0.5 nats give 0.5, 2, 1.
     """
     return {"high_entropy": max(before, 0.0), "low_entropy": 1 / max(before, LEAST_ENTROPY), "none": 1.0}[kind]
 
@@ -95,7 +95,7 @@ def retrieval_reward(
         after: H_after, nats.
         quality: what g is (:func:`retrieval_quality`).
         timing: what stands for the factor H_before (:func:`retrieval_timing`).
-        noisy: the step trace was drawn at random.
+        noisy: whether the step trace was drawn at random.
 
     Returns:
         Z; nats and ``|Z| ≤ H_before`` as in the paper.
@@ -106,12 +106,12 @@ def retrieval_reward(
 def measured_retrievals(
     trajectory: Trajectory, settings: ObjectiveSettings = PAPER
 ) -> list[tuple[Retrieval, tuple[float, float]]]:
-    """Return the retrievals that stand between two generated steps, in order, each with ``(H_before, H_after)``.
+    """Measure the retrievals that stand between two generated steps, in order: each with ``(H_before, H_after)``.
 
-    Left out are retrievals that nothing was generated after (the budget ran out) or before; a step of zero tokens is none.
+    A retrieval without a generated step after it (the budget ran out) or before it is left out; a step of zero tokens is none.
     Only policy tokens enter: the entropies of a step are those of the tokens the policy generated.
 
-    Example: steps of entropies ``[1.0, 3.0]`` and ``[0.5]``, one retrieval between them and one behind: the former, (2.0, 0.5).
+    Example: steps of entropies ``[1.0, 3.0]`` and ``[0.5]``, one retrieval between them, one behind: the first, (2.0, 0.5).
 
     Args:
         trajectory: with the entropies of its tokens.
@@ -131,7 +131,7 @@ def measured_retrievals(
 
 
 def retrieval_rewards(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> list[tuple[Retrieval, float]]:
-    """Return the retrievals with their rewards ``Z`` (eq. 7), nats in the paper's form."""
+    """Compute the reward ``Z`` (eq. 7) of each measured retrieval, in nats in the paper's form."""
     kinds = (settings.retrieval_quality, settings.retrieval_timing)
     return [
         (retrieval, retrieval_reward(*pair, *kinds, noisy=retrieval.noisy))
@@ -156,9 +156,9 @@ def trajectory_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSetti
 
 
 def unaided_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings = PAPER) -> float | None:
-    """Compute Z_ret of a trajectory as if it had retrieved: the mean of Z over each two steps that follow each other.
+    """Compute the mean of Z over all pairs of consecutive steps, as if a retrieval stood in each pair.
 
-    It tells how much of ``Z_ret`` comes without any retrieval, since an answer, say, has less entropy than a call.
+    It tells how much of ``Z_ret`` comes without any retrieval: e.g. an answer has less entropy than a call.
     It is for the metrics alone.
 
     Args:
@@ -166,7 +166,7 @@ def unaided_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings
         settings: as of :func:`trajectory_retrieval_reward`.
 
     Returns:
-        Nats; None where it has fewer than two generated steps.
+        Nats; None if the trajectory has fewer than two generated steps.
     """
     entropies = [
         step_entropy(trajectory.step_entropies(index), settings.step_entropy_tokens, settings.step_entropy_reduction)
@@ -179,5 +179,5 @@ def unaided_retrieval_reward(trajectory: Trajectory, settings: ObjectiveSettings
 
 
 def _generated(trajectory: Trajectory, index: int) -> bool:
-    """Return whether step ``index`` exists and has tokens; an index of -1 (a retrieval ahead of all steps) is no step."""
+    """Check whether step ``index`` exists and has tokens; an index of -1 (a retrieval ahead of all steps) is no step."""
     return 0 <= index < len(trajectory.steps) and len(trajectory.step_entropies(index)) > 0

@@ -18,7 +18,7 @@ States = Sequence[Sequence[Hashable]]  # [G][K_i]
 
 
 def returns(rewards: Sequence[float], discount: float) -> list[float]:
-    """Compute the reward of each step and of those behind it.
+    """Compute the return of each step: its own reward, and the discounted rewards of all later steps.
 
         G_k = Σ_{l ≥ k} γ^(l - k) r_l
 
@@ -52,13 +52,13 @@ def state_advantages(
         A^S_ik = (G_ik - mean G) / (std G + ε)   over the steps of the group that start from the state of step k of i
         G_ik = Σ_{l ≥ k} γ^(l - k) r_il
 
-    A state that one step alone starts from says nothing about it: A^S is 0. GiGPO trains with ``A^E + A^S``, A^E GRPO's.
+    If only one step starts from a state, its A^S is 0. GiGPO trains with ``A^E + A^S``, where A^E is GRPO's advantage.
 
     Args:
         rewards: r, ``[G][K_i]``.
         states: a key of the state that each step starts from, ``[G][K_i]``. A trajectory may come to a state more than once.
         discount: γ, in (0, 1]; the paper's code has 0.95.
-        normalize_std: divide by the deviation; without it the paper's F_norm = 1.
+        normalize_std: divide by ``std G + ε``; False is the paper's F_norm = 1.
         epsilon: ε.
 
     Returns:

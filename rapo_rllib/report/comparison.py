@@ -1,4 +1,4 @@
-"""Trials side by side: the config keys in which they differ, and what came of each."""
+"""Trials side by side: the config keys in which they differ, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table: one row per trial; ``labels`` name the trials shortly and differently."""
+    """A table with one row per trial; ``labels`` are short, distinct names of the trials."""
 
     labels: list[str]
     columns: list[str]
@@ -24,7 +24,7 @@ class Comparison:
 
 
 def compared(trials: Sequence[Trial]) -> Comparison:
-    """Return the table of all trials; with a single trial it has no config columns."""
+    """Build the table of all trials; with a single trial it has no config columns."""
     keys = differing_keys(trials)
     outcomes = [_outcome(trial) for trial in trials]
     columns = [*keys, *dict.fromkeys(name for outcome in outcomes for name in outcome)]

@@ -1,4 +1,4 @@
-"""Results of trials to the numbers of the plots: one row per iteration --> named series of equal length.
+"""Make the numbers of the plots from results of trials: one row per iteration --> named series of equal length.
 
 A number that a row lacks, or that is not finite, is None: the plot has no point there.
 """
@@ -19,7 +19,7 @@ _LEARNER = "learners/default_policy/"
 HELD_OUT = "evaluation/env_runners/accuracy"
 REWARD, ACCURACY = _ROLLOUT + "episode_return_mean", _ROLLOUT + "accuracy"
 GENERATED, POLICY_TOKENS = _ROLLOUT + "tokens/generated", _ROLLOUT + "tokens/policy"
-_ALWAYS = (REWARD, ACCURACY, HELD_OUT)  # drawn where they are zero throughout
+_ALWAYS = (REWARD, ACCURACY, HELD_OUT)  # drawn even if they are zero throughout
 _PHASES = {
     "rollout": ("timers/rollout",),
     "wait for rollout": ("timers/wait_for_rollout",),
@@ -33,7 +33,7 @@ _TOTAL_S = "time_this_iter_s"
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot: its title, what is said below it, and its series by label (a key of the flattened results)."""
+    """One plot: its title, the note below it, and its series: label to key of the flattened results."""
 
     title: str
     series: dict[str, str]
@@ -94,9 +94,9 @@ _FAMILIES = (  # plots whose series depend on environment and tools
 
 
 def panels(trials: Sequence[Trial]) -> list[Panel]:
-    """Return the plots for which at least one trial has a number, without series that are zero throughout.
+    """Choose the plots for which at least one trial has a number, without series that are zero throughout.
 
-    Reward and accuracy stay: that they are zero is what a reader looks for.
+    Reward and accuracy stay: a reader must see that they are zero.
     """
     values = [(key, value) for trial in trials for row in map(plot_values, trial.rows) for key, value in row.items()]
     present = {key for key, value in values if value or (value is not None and key in _ALWAYS)}
@@ -113,7 +113,7 @@ def panels(trials: Sequence[Trial]) -> list[Panel]:
 
 
 def plot_values(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return all numbers of one result by their key, with the seconds of each phase."""
+    """Collect all numbers of one result by their key, with the seconds of each phase."""
     values = {key: number(value) for key, value in flattened(row).items() if isinstance(value, (int, float))}
     seconds = {name: next((values[key] for key in keys if key in values), None) for name, keys in _PHASES.items()}
     total = values.get(_TOTAL_S)
@@ -123,7 +123,7 @@ def plot_values(row: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def trial_curves(trial: Trial, shown: Sequence[Panel]) -> dict[str, Any]:
-    """Return the data of one trial's plots: three horizontal axes, and the series of ``shown`` by key."""
+    """Build the data of one trial's plots: three horizontal axes, and the series of ``shown`` by key."""
     rows = [plot_values(row) for row in trial.rows]
     tokens = list(accumulate(generated_tokens(row) for row in rows))
     numbers = [row.get("training_iteration") or index + 1 for index, row in enumerate(rows)]
@@ -138,13 +138,13 @@ def trial_curves(trial: Trial, shown: Sequence[Panel]) -> dict[str, Any]:
 
 
 def _accuracy_before(trial: Trial) -> float | None:
-    """Return held-out accuracy of the initial policy, which is in the first result's totals only."""
+    """Read the held-out accuracy of the initial policy from the totals of the first result; no other number has it."""
     totals = trial.rows[0].get("rapo") if trial.rows else None
     return number(totals.get("accuracy_before")) if isinstance(totals, Mapping) else None
 
 
 def generated_tokens(row: Mapping[str, float | None]) -> float:
-    """Return the tokens that the policy generated in an iteration; 0 if they were not counted."""
+    """Return the number of tokens that the policy generated in an iteration; 0 if they were not counted."""
     return row.get(GENERATED) or row.get(POLICY_TOKENS) or 0.0
 
 

@@ -1,6 +1,6 @@
 """The report as one HTML file that loads nothing: text, styles, scripts and data are put into ``page.html``.
 
-Whatever models, tools and users wrote is data: the table has it escaped, everything else is JSON that the scripts put into the
+Texts of models, tools and users are data: the table has them escaped, and all others are JSON, which the scripts put into the
 page as text. A content security policy forbids every request, so that no text can start one.
 """
 
@@ -84,7 +84,7 @@ def page(title: str, trials: Sequence[Trial], chosen: Sequence[Selection], max_m
 
 
 def _data(trials: Sequence[Trial], chosen: Sequence[Selection], table: Comparison) -> str:
-    """Return the JSON of the scripts. Groups come as JSON texts already, since their size was measured."""
+    """Write the JSON that the scripts read. Groups are JSON texts already, since their size was measured."""
     shown = panels(trials)
     plots = [{"title": p.title, "series": p.series, "note": p.note, "stacked": p.stacked} for p in shown]
     curves = [script_json(trial_curves(trial, shown)) for trial in trials]
@@ -107,7 +107,7 @@ def _table(table: Comparison) -> str:
 
 
 def _warnings(trials: Sequence[Trial], table: Comparison) -> str:
-    """List what the results say went wrong, and what to do about it."""
+    """List the warnings that the results give rise to, each with its advice."""
     items = [
         f"<li><b>{html.escape(f'{label}, from iteration {one.iteration} on: {one.text}.')}</b> {html.escape(one.advice)}</li>"
         for label, trial in zip(table.labels, trials, strict=True)
@@ -117,7 +117,7 @@ def _warnings(trials: Sequence[Trial], table: Comparison) -> str:
 
 
 def _notes(trials: Sequence[Trial], chosen: Sequence[Selection], table: Comparison, max_mb: float) -> str:
-    """Tell what the page leaves out, and why."""
+    """List what the page leaves out, and why."""
     notes = []
     for label, trial, picked in zip(table.labels, trials, chosen, strict=True):
         notes += [f"{label}: {note}" for note in _trial_notes(trial, picked, max_mb)]

@@ -18,7 +18,7 @@ class Trial:
 
     folder: Path
     rows: list[dict[str, Any]] = field(default_factory=list)  # one result per iteration, in order
-    config: dict[str, Any] = field(default_factory=dict)  # the whole one, where a result holds it
+    config: dict[str, Any] = field(default_factory=dict)  # the whole one, if a result holds it
     params: dict[str, Any] = field(default_factory=dict)  # what the job sets
     state: str = "no result yet"
     unreadable_lines: int = 0
@@ -31,7 +31,7 @@ class Trial:
 
 
 def find_trials(run_dir: Path) -> list[Trial]:
-    """Return the trials of a run: the folder itself, or every one below it, by name.
+    """Find the trials of a run: the folder itself if it is one, else all below it, sorted by name.
 
     Raises:
         ValueError: there is no such folder, or neither it nor a folder below it is a trial's.
@@ -58,7 +58,7 @@ def _trial_folders(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def read_trial(folder: Path) -> Trial:
-    """Read one trial, without results behind the checkpoint that a restored run went on from."""
+    """Read one trial. If a run was restored, earlier results from behind the restored checkpoint are left out."""
     trial = Trial(folder, params=_json_object(folder / "params.json"))
     results: dict[int, dict[str, Any]] = {}
     lines = JsonLines(folder / RESULTS)

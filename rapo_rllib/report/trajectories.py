@@ -1,4 +1,4 @@
-"""Transcripts to what the trajectory reader shows: groups, whose members have parts by writer, rewards and advantages.
+"""Make the groups that the trajectory reader shows from transcripts; members have parts by writer, rewards and advantages.
 
 iteration_*.jsonl --selected--> the newest that fit --shown_group--> {"question", "members": [{"parts", ...}]}
 """
@@ -28,7 +28,7 @@ class Selection:
 
 
 def selected(trial: Trial, max_bytes: int) -> Selection:
-    """Select the newest iterations that fit into ``max_bytes``, of the oldest of them perhaps the first questions alone."""
+    """Select the newest iterations that fit into ``max_bytes``; of the oldest one, perhaps only the first questions fit."""
     found, left = Selection(), max_bytes
     for iteration in sorted(trial.iterations, reverse=True):
         lines = JsonLines(trial.iterations[iteration])
@@ -54,12 +54,12 @@ def script_json(value: Any) -> str:
 
 
 def grouped(rows: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Return rows of one file by group."""
+    """Split the rows of one file into groups, whose rows follow each other."""
     return [list(group) for _, group in groupby(rows, key=lambda row: row.get("group"))]
 
 
 def shown_group(rows: Sequence[Mapping[str, Any]], iteration: int) -> dict[str, Any]:
-    """Return one group, for the page."""
+    """Convert the rows of one group to the page's data."""
     first = rows[0]
     return {
         "iteration": iteration,
@@ -87,9 +87,9 @@ def _member(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def text_parts(row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Split the response by author; the texts of all parts add up to the response.
+    """Split the response by writer; the texts of all parts add up to the response.
 
-    Behind what a step generated stand the tool's result and the retrieved trace.
+    The tool's result and the retrieved trace follow the text that a step generated.
     """
     text, steps = str(row.get("text", "")), row.get("steps") or []
     retrievals = {retrieval.get("after_step"): retrieval for retrieval in row.get("retrievals") or []}
@@ -100,7 +100,7 @@ def text_parts(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     for index, (step, start) in enumerate(zip(steps, starts, strict=True)):
         parts += _between(text, end, start, retrievals.get(index - 1))
         end = start + len(str(step.get("text", "")))
-        if step.get("stop") == len(row.get("token_ids") or ()):  # nothing follows: what its last tokens wrote is its own
+        if step.get("stop") == len(row.get("token_ids") or ()):  # nothing follows: all text up to the end is the step's
             end = len(text)
         parts.append(_policy_part(text[start:end], step, row.get("entropies") or ()))
     parts += _between(text, end, len(text), retrievals.get(len(steps) - 1))
@@ -122,7 +122,7 @@ def _policy_part(text: str, step: Mapping[str, Any], entropies: Sequence[float])
 
 
 def _between(text: str, start: int, stop: int, retrieval: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return ``text[start:stop]``, which stands behind a step: a tool's result, a retrieved trace, or both in that order."""
+    """Split ``text[start:stop]``, which follows a step, into a tool's result and a retrieved trace, if there is one."""
     if retrieval is None:
         return [{"by": TOOL, "text": text[start:stop]}]
     middle = min(max(int(retrieval.get("text_start", start)), start), stop)
@@ -132,7 +132,7 @@ def _between(text: str, start: int, stop: int, retrieval: Mapping[str, Any] | No
 
 
 def _binned(values: Sequence[float]) -> list[float]:
-    """Return means over at most ``_MAX_BARS`` stretches of equal length."""
+    """Compute the means of at most ``_MAX_BARS`` stretches of equal length."""
     size = max(-(-len(values) // _MAX_BARS), 1)
     stretches = [values[start : start + size] for start in range(0, len(values), size)]
     return [round(sum(number(value) or 0.0 for value in stretch) / len(stretch), 3) for stretch in stretches]

@@ -1,7 +1,7 @@
 """List the files that sandboxed code can read: the standard library, shared libraries, and the packages that it may import.
 
-This is a list of what is allowed, exact to the file or package: what is ours, or the job's, or another package's may lie in the
-same folders. Code finds modules in a folder of links (:attr:`Files.modules`), so that it need not list those where they lie.
+It is an allow-list, exact to the file or package, since files of rapo_rllib, of the job or of other packages may lie in the
+same folders. Code finds modules in a folder of links (:attr:`Files.modules`), so it need not list the folders they lie in.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class Files(NamedTuple):
     """The files that code sees; all paths are absolute."""
 
     readable: list[str]  # files and folders that it can open, none inside another
-    shown: list[str]  # what a root of its own is made of: coarser, less what is hidden
-    hidden: list[str]  # folders beneath those that are covered with empty ones, in which some of ``shown`` may lie again
-    modules: dict[str, str]  # names in the folder that modules are found in, and where they lead
+    shown: list[str]  # what a new root is made of: coarser than ``readable``, and without ``hidden``
+    hidden: list[str]  # folders beneath ``shown`` that empty ones cover, in which some of ``shown`` may lie again
+    modules: dict[str, str]  # the folder of links: their names in it, and the paths they lead to
     path: list[str]  # further entries of ``sys.path``
 
 
 def visible_files(preload: Sequence[str] = ()) -> Files:
-    """List what code can read that may import some packages.
+    """List the files that code can read if it may import ``preload``.
 
     Args:
-        preload: modules; with the distributions that they are of, and what these require.
+        preload: modules; their distributions, and those that these require, can be read, too.
 
     Raises:
         ValueError: one of ``preload`` is not installed, or this package would be readable.
@@ -61,7 +61,7 @@ def visible_files(preload: Sequence[str] = ()) -> Files:
 
 
 def _is_standard(name: str) -> bool:
-    """Return whether an entry of the standard library's folder is of it. Packages may be installed there, too."""
+    """Check whether an entry of the standard library's folder belongs to it: packages may be installed there, too."""
     stem = name.partition(".")[0]
     return stem in sys.stdlib_module_names or name in ("__pycache__", "lib-dynload") or stem.startswith("_sysconfigdata")
 
@@ -80,10 +80,10 @@ def _libraries() -> list[str]:
 
 
 def _refuse_ours(modules: dict[str, str]) -> None:
-    """Refuse readable folders that hold this package: its questions carry their answers.
+    """Refuse modules that would make this package readable: its questions carry their answers.
 
     Raises:
-        ValueError: something does.
+        ValueError: a module would.
     """
     for name, path in modules.items():
         real = Path(path).resolve()
@@ -109,7 +109,7 @@ def _outermost(paths: Iterable[str]) -> list[str]:
 
 
 def module_paths(preload: Sequence[str]) -> dict[str, str]:
-    """Find modules' paths by their names beneath ``sys.path``, with what their distributions require (extras aside).
+    """Find the paths of modules and of what their distributions require (without extras), by name beneath ``sys.path``.
 
     Args:
         preload: names of modules.
@@ -151,7 +151,7 @@ def _requirements(distribution: metadata.Distribution) -> Iterator[str]:
 
 
 def _distributions_of(module: str) -> list[str]:
-    """Return names of the distributions that a module is of; mostly it is called as its one."""
+    """List the distributions that a module belongs to; mostly it is one, with the name of the module."""
     try:
         if module in _paths(metadata.distribution(module)):
             return [_normal(module)]
@@ -187,12 +187,12 @@ def _owned(files: Sequence[str]) -> set[str]:
 
 
 def _is_module(name: str) -> bool:
-    """Return whether this is a package or a module, and not only what is known about one, or what makes one importable."""
+    """Check whether this is a package or module, and not its metadata, its shared libraries or its path file."""
     return not name.endswith((".dist-info", ".egg-info", ".libs", ".pth")) and not name.startswith("__editable__")
 
 
 def _imported_from(name: str) -> dict[str, str]:
-    """Find where Python would import a module of the top level from; nothing is imported."""
+    """Find the path that Python would import a top-level module from, without importing it."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):  # it is in sys.modules without a spec

@@ -1,4 +1,4 @@
-"""A child of the zygote, seen from the side that asked for it: code in, output out, until it is over."""
+"""A child of the zygote, seen from the supervisor, which sends code and reads output until the child ends."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _CHUNK = 65536
 
 
 class LostProcess(Exception):
-    """A process ended between two calls, or with what held it; nothing that its code did."""
+    """A process ended between two calls, or with its zygote; its code is not to blame."""
 
 
 @dataclass(frozen=True)
 class SandboxResult:
     """The outcome of one call.
 
-    ``outcome`` is the word of the code's own process (ok, exception, syntax, memory), of the zygote (killed, exit) or of the
-    supervisor (timeout, output). All but the last two can be forged by the code: never read a right answer from it.
+    ``outcome`` comes from the code's own process (ok, exception, syntax, memory), from the zygote (killed, exit) or from the
+    supervisor (timeout, output). The code can forge all but the last two: never conclude from it that an answer is right.
     """
 
     output: bytes  # stdout and stderr, in order
@@ -46,12 +46,12 @@ class ForkedProcess:
     Args:
         control: the zygote's socket.
         limits: of each call.
-        one_call: whether the CPU time of the process is limited to one call's, by the kernel too.
+        one_call: whether the kernel, too, limits the CPU time of the process to that of one call.
 
     Raises:
-        LostProcess: nobody takes the request.
-        TimeoutError: nobody answers.
-        ToolError: the child cannot be forked, or this process has no descriptors left to talk to it by.
+        LostProcess: the zygote is gone.
+        TimeoutError: the zygote hangs.
+        ToolError: the child cannot be forked or locked in, or this process has no descriptors left for its socket and pipe.
     """
 
     def __init__(self, control: socket.socket, limits: SandboxLimits, one_call: bool) -> None:
@@ -82,7 +82,7 @@ class ForkedProcess:
                 raise LostProcess(str(error)) from error
 
     def _await(self, held: contextlib.ExitStack) -> int:
-        """Wait until the child is forked and locked in; the descriptor by which it gets signals."""
+        """Wait until the child is forked and locked in, and return the descriptor by which it gets signals."""
         self._socket.settimeout(GRACE_S)
         said, fds, *_ = socket.recv_fds(self._socket, 4096, 1)
         if fds:
@@ -90,16 +90,16 @@ class ForkedProcess:
             said = self._heard()
         elif not said:
             raise LostProcess("it is gone")
-        if not said.startswith(LOCKED):  # a status may stand behind it, of one that was killed at once
+        if not said.startswith(LOCKED):  # the status of a child that was killed at once may follow it
             raise ToolError(f"python tool: its sandbox could not run a call: {said.decode('utf-8', 'replace')}")
         self._socket.settimeout(self._limits.timeout_s)
         return fds[0]
 
     def run(self, code: str) -> SandboxResult:
-        """Run code after the earlier calls.
+        """Run code after the code of earlier calls.
 
         Raises:
-            LostProcess: the zygote is gone; or this process was closed, maybe meanwhile.
+            LostProcess: the zygote is gone; or the child was closed, maybe during this call, or belongs to another process.
         """
         if os.getpid() != self._owner:
             raise LostProcess("it is another process's")
@@ -107,7 +107,7 @@ class ForkedProcess:
         with self._busy, contextlib.ExitStack() as unless_it_lives:
             if not self._end.alive:
                 raise LostProcess("it was closed")
-            unless_it_lives.callback(self._end)  # also after an exception: an answer may still come, to nobody
+            unless_it_lives.callback(self._end)  # also after an exception: a late answer would be taken for the next call's
             _signal(self._pidfd, signal.SIGCONT)
             output, outcome = self._exchange(code)
             if outcome not in ENDED:
@@ -116,13 +116,13 @@ class ForkedProcess:
         return SandboxResult(output, outcome, time.monotonic() - started)
 
     def _exchange(self, code: str) -> tuple[bytes, str]:
-        """Send code and read until it is over: what it printed, and its outcome."""
+        """Send code, read until it has ended, and return what it printed, and its outcome."""
         deadline, most = time.monotonic() + self._limits.timeout_s, self._limits.max_output_bytes
         text = code.encode("utf-8", "replace")
-        with contextlib.suppress(ConnectionError):  # it has ended: what is read says so
+        with contextlib.suppress(ConnectionError):  # the child has ended, as the socket will tell
             try:
                 self._socket.sendall(len(text).to_bytes(8, "little") + text)
-            except TimeoutError:  # code of an earlier call that only said that it was done
+            except TimeoutError:  # code of an earlier call runs on, and only said that it was done
                 return b"", "timeout"
         output, outcome, printed = bytearray(), "", self._output.fileno()
         ends: list[socket.socket | int] = [self._socket, printed]
@@ -131,16 +131,16 @@ class ForkedProcess:
             if printed in ready and self._receive(output) == b"":
                 ends.remove(printed)
             if self._socket in ready:
-                (said, *_) = self._heard()  # by the child, maybe of the code's making; or by the zygote
+                (said, *_) = self._heard()  # from the child, maybe forged by the code; or from the zygote
                 outcome = STATUSES[said] if said < len(STATUSES) else "exception"
             elif len(output) > most or time.monotonic() >= deadline:
                 outcome = "timeout"
         while outcome != "timeout" and len(output) <= most and self._receive(output):
-            continue  # what was written before
+            continue  # what was printed before the end
         return bytes(output), "output" if len(output) > most else outcome
 
     def _receive(self, output: bytearray) -> bytes | None:
-        """Append what there is; None if there is nothing, empty at the end of the pipe."""
+        """Append what the pipe holds, and return it; None if it holds nothing yet, empty at its end."""
         chunk = self._output.read(_CHUNK)
         output += chunk or b""
         return chunk
@@ -149,7 +149,7 @@ class ForkedProcess:
         """Return the next message of child or zygote."""
         try:
             said = self._socket.recv(4096)
-        except (ConnectionResetError, TimeoutError):  # it did not read the code; it is not locked in yet
+        except (ConnectionResetError, TimeoutError):  # it ended without reading the code; it was not locked in in time
             said = b""
         if not said:
             raise LostProcess("it is gone")
@@ -170,5 +170,5 @@ def _signal(pidfd: int, number: int) -> None:
 
 
 def _kill(pidfd: int, owner: int) -> None:
-    if os.getpid() == owner:  # not in a process that was forked from it
+    if os.getpid() == owner:  # not in a process that was forked from the owner
         _signal(pidfd, signal.SIGKILL)

@@ -2,8 +2,8 @@
 
 This side starts the zygote at the first call, and a new one if it is lost. What runs on the other side is in ``inside/``.
 
-It is not that of :mod:`multiprocessing`, of which a process has one, shared with Ray, vLLM and torch: it has this process's
-environment, runs the job's script again in its children, takes pickles, and could not enter namespaces for one user alone.
+The forkserver of :mod:`multiprocessing` would not do. A process has one for all, Ray, vLLM and torch included. It has this
+process's environment, runs the job's script again in its children, takes pickles, and cannot enter namespaces for us alone.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from rapo_rllib.sandbox.machine import layers_in_force, start
 
 T = TypeVar("T")
 
-START_S = 60.0  # of a zygote that reads its packages from a cold disk
+START_S = 60.0  # for a zygote that reads its packages from a cold disk
 _END_S = 5.0  # for a zygote to end by itself
 SEND_S = 15.0  # for a request to be taken
-_GONE_S = 0.5  # between the ends of its sockets
+_GONE_S = 0.5  # for the zygote's socket to end after a child's
 
 logger = logging.getLogger(__name__)
 
@@ -82,16 +82,16 @@ class ZygoteProcess:
             raise ToolError(f"python tool: its sandbox did not start: {said}")
 
     def forget(self) -> None:
-        """Leave the zygote to the parent, in a forked process: it ends when the last copy of its socket is closed."""
+        """Close a forked process's copy of the zygote's socket: the zygote ends when the last copy is closed."""
         self.control.close()
 
 
 def _stop(owner: int, process: subprocess.Popen[bytes], control: socket.socket, folder: str) -> None:
-    """End a zygote and all its children; nothing in a process that was forked from the owner."""
+    """End a zygote and all its children; do nothing in a process that was forked from the owner."""
     if os.getpid() == owner:
         control.close()
         try:
-            process.wait(_END_S)  # it reaps the others
+            process.wait(_END_S)  # the monitor reaps the others
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -100,14 +100,14 @@ def _stop(owner: int, process: subprocess.Popen[bytes], control: socket.socket, 
 
 
 class ForkserverSandbox:
-    """Forks a locked child for each call or session; thread-safe.
+    """Sandbox that forks a locked child for each call or session; thread-safe.
 
     Args:
         layers: what children are locked into, as ``machine.layers_in_force`` found it.
         preload: packages that are loaded once, in the zygote.
 
     Raises:
-        ValueError: one of ``preload`` is not installed, or brings what code must not read.
+        ValueError: one of ``preload`` is not installed, or would let code read rapo_rllib.
     """
 
     def __init__(self, layers: Sequence[str], preload: Sequence[str] = ()) -> None:
@@ -118,7 +118,7 @@ class ForkserverSandbox:
         _living.add(self)
 
     def run(self, code: str, limits: SandboxLimits) -> SandboxResult:
-        """Run code in a fresh process; once more if the zygote is lost under it."""
+        """Run code in a fresh process; if the zygote is lost meanwhile, run it once more."""
 
         def run_in(control: socket.socket) -> SandboxResult:
             with contextlib.closing(ForkedProcess(control, limits, one_call=True)) as process:
@@ -127,7 +127,7 @@ class ForkserverSandbox:
         return self._twice(run_in)
 
     def open(self, limits: SandboxLimits) -> ForkedProcess:
-        """Return a fresh process for several calls."""
+        """Fork a process for several calls."""
         return self._twice(lambda control: ForkedProcess(control, limits, one_call=False))
 
     def _twice(self, work: Callable[[socket.socket], T]) -> T:
@@ -142,7 +142,7 @@ class ForkserverSandbox:
         raise ToolError(f"python tool: its sandbox ended twice under a call: {error}") from error
 
     def _drop_if_gone(self, zygote: ZygoteProcess, hangs: bool) -> None:
-        """Leave the zygote, for a new one; but not if one process alone was lost: the others stay."""
+        """Stop a zygote that is gone or hangs, so that the next call starts another; keep it if it lost one child only."""
         with self._lock:
             if self._zygote is zygote and (hangs or wait([zygote.control], _GONE_S)):
                 self._zygote = None
@@ -157,8 +157,8 @@ class ForkserverSandbox:
                 self._zygote = None
 
     def forget(self) -> None:
-        """Start, in a forked process, a zygote of its own at the next call."""
-        self._lock, self._zygote = threading.Lock(), None  # another thread may have held it
+        """Drop the parent's zygote in a forked process, so that its next call starts one of its own."""
+        self._lock, self._zygote = threading.Lock(), None  # another thread may have held the lock
 
 
 _living: weakref.WeakSet[ForkserverSandbox | ZygoteProcess] = weakref.WeakSet()
@@ -166,9 +166,9 @@ _shared: weakref.WeakValueDictionary[tuple[str, bool, tuple[str, ...]], Forkserv
 
 
 def shared_sandbox(namespaces: str, allow_weak: bool, preload: Sequence[str]) -> ForkserverSandbox:
-    """Return the one sandbox of this process with these options of the python tool, for as long as someone uses it.
+    """Find or make this process's one sandbox for these options of the python tool; it lives as long as it is in use.
 
-    Nothing is started yet, but the machine is looked at.
+    Nothing is started yet, but the machine is probed.
 
     Raises:
         ValueError: this machine does not give a layer that is required, or a package is missing.

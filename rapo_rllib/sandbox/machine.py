@@ -17,14 +17,14 @@ from rapo_rllib.sandbox.inside.jail import NAMESPACES, PIDFD, REQUIRED
 _FOLDER = str(Path(__file__).parent)
 _BOOT = (
     "import json, sys; sys.path.insert(0, sys.argv.pop(1)); from inside.{module} import {function}; del sys.path[0]; "
-    "{function}(json.loads(sys.stdin.readline()))"  # its end may be held open by a process that was forked meanwhile
+    "{function}(json.loads(sys.stdin.readline()))"  # a line, not all: a process forked meanwhile may hold the pipe open
 )
 
 
 def start(
     module: str, function: str, told: Any, stdout: int, stderr: int | None, fds: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    """Run a function of ``inside/`` with nothing from here but what it is ``told``, and ``fds``.
+    """Start a process that runs a function of ``inside/``; it gets nothing from here but ``told`` and ``fds``.
 
     Raises:
         OSError: it cannot be started.
@@ -41,7 +41,7 @@ def start(
     )
     stdin, process.stdin = process.stdin, None
     assert stdin is not None
-    with contextlib.suppress(BrokenPipeError), stdin:  # it has ended, as will be seen
+    with contextlib.suppress(BrokenPipeError), stdin:  # it has ended already, as the caller will see
         stdin.write(json.dumps(told).encode() + b"\n")
     return process
 
@@ -59,7 +59,7 @@ _FIXES = {
 
 @functools.cache
 def probe() -> dict[str, str | None]:
-    """Find for each layer why the machine does not give it, or None, by trying, once a process.
+    """Try each layer, once a process, and find why the machine does not give it; None: it does.
 
     Raises:
         ValueError: the interpreter cannot even be started with an empty environment.
@@ -86,7 +86,7 @@ def layers_in_force(namespaces: str, allow_weak: bool) -> tuple[str, ...]:
         allow_weak: do without required layers that the machine does not give.
 
     Raises:
-        ValueError: a required layer, or what processes are ended by, is missing; it says which, why, and what helps.
+        ValueError: a required layer or ``pidfd_open`` is missing; the message says which, why, and what helps.
     """
     found = probe()
     if found[PIDFD] is not None:

@@ -1,4 +1,4 @@
-"""Define a tool. Flow: ParsedStep.tool_input -> Tool.run -> ToolResult -> observation."""
+"""The interface of a tool. Flow: ParsedStep.tool_input -> Tool.run -> ToolResult -> observation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ToolResult:
 
 @dataclass(frozen=True)
 class ToolLimits(Knobs):
-    """Limits of one call. Held from outside, whatever the tool itself does (``bounded.py``).
+    """Limits of one call, enforced by ``bounded.py`` whatever the tool itself does.
 
     Raises:
         ValueError: a limit that is not positive.
@@ -38,16 +38,16 @@ class ToolLimits(Knobs):
 
 @runtime_checkable
 class Tool(Protocol):
-    """Something a policy may call between ``<tag>`` and ``</tag>``. Calls come from several threads at once.
+    """A tool that a policy may call between ``<tag>`` and ``</tag>``. Calls come from several threads at once.
 
-    One object serves all trajectories of a process. What belongs to one trajectory lives in a session (:class:`KeepsState`).
+    One object serves all trajectories of a process. The state of one trajectory is kept in a session (:class:`KeepsState`).
 
     A bad call (failing code, a query without hits, a timeout) is a ``ToolResult`` with ``error``. ``run`` raises ``ToolError``
     only if the tool itself is broken. A method ``close()``, if there is one, is called when the tool is no longer used.
 
-    ``description``, ``argument`` and ``parameters``, if it has them, are what a prompt in the model's own format says of it:
-    see ``schema.py``. A tool with ``parameters`` is given the JSON of arguments that fit them. One with ``keeps_time = True``
-    returns within its limits by itself, so that its calls need not be abandoned.
+    A tool may also have ``description``, ``argument`` and ``parameters``, which a prompt in the model's own format shows
+    (``schema.py``). With ``parameters``, its input is the JSON of arguments that fit them. A tool with ``keeps_time = True``
+    returns within its limits by itself, so its calls need not be abandoned.
     """
 
     name: str
@@ -59,16 +59,16 @@ class Tool(Protocol):
 
 
 class ToolSession(Protocol):
-    """The state of a tool in one trajectory. ``extra_s``, if it has it: seconds that its next call may take beyond limits."""
+    """The state of a tool in one trajectory. Optional ``extra_s``: seconds that the next call may take beyond the limit."""
 
     def run(self, input: str) -> ToolResult:
         """Run one call, as ``Tool.run``, after the earlier calls of this session."""
 
     def fork(self) -> ToolSession:
-        """Return a session of its own in the same state, for a trajectory that branches."""
+        """Copy the session with its state, for a trajectory that branches."""
 
     def close(self) -> None:
-        """End with the trajectory; may be called twice."""
+        """Close the session when its trajectory ends; may be called twice."""
 
 
 @runtime_checkable
@@ -81,9 +81,9 @@ class KeepsState(Protocol):
 
 @runtime_checkable
 class SharesState(Protocol):
-    """A tool whose session in a trajectory is also that of other tools."""
+    """A tool that shares its session in a trajectory with other tools."""
 
-    begins: bool  # with the trajectory, and not at the first call; ``session_in`` may raise ``BusyError`` then
+    begins: bool  # whether sessions begin with the trajectory, not the first call; ``session_in`` may raise ``BusyError`` then
 
     def session_in(self, shared: dict[Any, Any]) -> ToolSession:
-        """Return the tool's session; parts common to several tools are kept in ``shared``, one for each trajectory."""
+        """Open the tool's session; the parts that several tools share are kept in ``shared``, which each trajectory has."""

@@ -1,4 +1,4 @@
-"""Tools with their limits held from outside, shared by all environments of a process.
+"""Tools whose limits are enforced, shared by all environments of a process.
 
 ``env_config.tools`` entry -> ``shared_tools`` -> BoundedTool (shared by a process) -> session (one per trajectory)
 """
@@ -30,14 +30,14 @@ logger = logging.getLogger(__name__)
 _KINDS = {
     "name": ("name", "options", "limits"),
     "mcp": ("mcp", "limits"),
-}  # of entries, and their keys
-MAX_HUNG_CALLS = 64  # each holds a thread; with more of them the tool counts as broken
+}  # kinds of entries, and the keys of each
+MAX_HUNG_CALLS = 64  # each holds a thread; with so many of them the tool counts as broken
 
 
 class BoundedTool:
-    """Calls a tool within its limits: gives a call up when its time is over, and cuts long outputs.
+    """A tool and its limits: a call is given up when its time is over, and a long output is cut.
 
-    A call that is given up runs on in its thread, which cannot be killed; ``MAX_HUNG_CALLS`` of them are a ``ToolError``.
+    A given-up call runs on in a thread, which cannot be killed. With ``MAX_HUNG_CALLS`` of them, calls raise ``ToolError``.
     """
 
     def __init__(self, tool: Tool, limits: ToolLimits | None = None) -> None:
@@ -56,18 +56,18 @@ class BoundedTool:
 
     @property
     def takes_json(self) -> bool:
-        """Whether its ``run`` gets the JSON of its arguments; else one text."""
+        """Whether ``run`` takes the arguments as JSON; if not, it takes one text."""
         return hasattr(self.tool, "parameters")
 
     @property
     def begins(self) -> bool:
-        """Whether its session begins with the trajectory."""
+        """Whether the tool's session begins with the trajectory."""
         return isinstance(self.tool, SharesState) and self.tool.begins
 
     def read(self, said: str) -> tuple[str, str]:
-        """Return the input of ``run`` from the policy's text between tags, and its fault; empty: none.
+        """Convert the policy's text between tags to the input of ``run``, and say what is wrong with it; empty: nothing.
 
-        A tool of one text, code say, gets all that is written, but for an object with this very argument and nothing else.
+        A tool of one text, e.g. code, gets the whole text; from a JSON object of this one argument it gets the argument.
         """
         if self.takes_json:
             arguments, problem = arguments_of(self.schema, said)
@@ -77,11 +77,11 @@ class BoundedTool:
         return value if named else said, ""
 
     def run(self, input: str) -> ToolResult:
-        """Run one call, kept apart from all others."""
+        """Run one call outside of any session."""
         return self.call(self.tool.run, input)
 
     def session(self, shared: dict[Any, Any] | None = None) -> BoundedSession:
-        """Return what one trajectory calls; tools that share a session with others keep it in ``shared``."""
+        """Open the tool in one trajectory; tools that share a session with others keep it in ``shared``."""
         if isinstance(self.tool, SharesState):
             return BoundedSession(self, self.tool.session_in({} if shared is None else shared))
         return BoundedSession(self, self.tool.session() if isinstance(self.tool, KeepsState) else None)
@@ -89,13 +89,13 @@ class BoundedTool:
     def call(
         self, run: Callable[[str], ToolResult], input: str, turn: threading.BoundedSemaphore | None = None, extra_s: float = 0.0
     ) -> ToolResult:
-        """Call ``run``, in a thread of its own unless the tool keeps to its time itself. What it raises is raised here.
+        """Call ``run`` within the limits, in a thread of its own unless the tool keeps its time by itself.
 
         Args:
-            run: makes the call.
-            input: of it.
-            turn: held until it has ended, even if it is given up before.
-            extra_s: that it may take beyond the tool's limit.
+            run: makes the call; its exceptions are raised here.
+            input: argument of ``run``.
+            turn: held until the call has ended, even if it is given up before; None: the call needs no turn.
+            extra_s: seconds that the call may take beyond the tool's limit.
         """
         started, limit = time.monotonic(), self.limits.timeout_s + extra_s
         if self._hung >= MAX_HUNG_CALLS:
@@ -131,7 +131,7 @@ class BoundedTool:
 
 
 def _held(turn: threading.BoundedSemaphore | None, run: Callable[[str], ToolResult], input: str) -> ToolResult:
-    """Make a call, and end its turn."""
+    """Make a call, and release its turn when it has ended."""
     try:
         return run(input)
     finally:
@@ -156,14 +156,14 @@ def _in_thread(turn: threading.BoundedSemaphore | None, run: Callable[[str], Too
 
 
 class BoundedSession:
-    """A tool in one trajectory; without a session of the tool's own, the shared tool. A session has one call at a time."""
+    """A tool in one trajectory: the tool's session, which runs one call at a time, or the shared tool if it has no session."""
 
     def __init__(self, tool: BoundedTool, session: ToolSession | None) -> None:
         self._tool, self._session, self._turn = tool, session, threading.BoundedSemaphore()
         self._closer = weakref.finalize(self, session.close) if session is not None else None
 
     def run(self, input: str) -> ToolResult:
-        """Run one call, after the earlier ones of this trajectory."""
+        """Run one call after the trajectory's earlier calls."""
         if self._session is None:
             return self._tool.run(input)
         return self._tool.call(self._session.run, input, self._turn, self.extra_s)
@@ -174,7 +174,7 @@ class BoundedSession:
         return float(getattr(self._session, "extra_s", 0.0))
 
     def close(self) -> None:
-        """End with the trajectory."""
+        """Close the session when the trajectory ends."""
         if self._closer is not None:
             self._closer()
 
@@ -187,13 +187,13 @@ _shared_lock = threading.Lock()
 
 
 def shared_tools(entry: Any) -> list[BoundedTool]:
-    """Return the tools that an entry of ``env_config.tools`` describes.
+    """Find or make the tools that an entry of ``env_config.tools`` describes.
 
-    A name, ``{name: ..., options: {...}, limits: {...}}``, ``{mcp: {...}, limits: {...}}``, or in Python a function itself.
-    Equal entries give the same object, or the same server, for as long as someone uses it; afterwards it is closed.
+    It is a name, ``{name: ..., options: {...}, limits: {...}}``, ``{mcp: {...}, limits: {...}}``, or in Python a function.
+    Equal entries give the same tool, or tools of the same server, as long as it is in use; afterwards it is closed.
 
     Raises:
-        ValueError: naming what is wrong with the entry.
+        ValueError: the entry is wrong; the message says what is wrong with it.
     """
     if isinstance(entry, str) or callable(entry):
         entry = {"name": entry}
@@ -209,7 +209,7 @@ def shared_tools(entry: Any) -> list[BoundedTool]:
         if not isinstance(value, Mapping):
             raise ValueError(f"env_config.tools: {key} of {named!r} = {value!r}: must be a mapping")
     refuse_unknown_keys(limits, [f.name for f in fields(ToolLimits)], "env_config.tools: limits.")
-    # two objects may be written alike
+    # with ids, since two objects may have the same repr
     key = json.dumps([kind, named, options, limits], sort_keys=True, default=lambda value: f"{value!r} at {id(value)}")
     with _shared_lock:
         if kind == "mcp":
@@ -225,7 +225,7 @@ _servers: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 def _tools_of_server(key: str, named: Any, limits: Mapping[str, Any]) -> list[BoundedTool]:
-    """Return all that an MCP server offers; it runs for as long as someone uses one of them."""
+    """Return all tools that an MCP server offers; the server runs as long as one of them is in use."""
     from rapo_rllib.tools.mcp.options import McpOptions
 
     options, given = build(McpOptions, named), ToolLimits(**limits)

@@ -1,6 +1,6 @@
 """The calculator tool: one operation on two numbers a call, so that a problem of three operations takes three calls.
 
-A smaller thing than the python tool, which does any calculation in one call: for tasks whose steps depend on each other.
+It is for tasks whose steps depend on each other. The python tool would do the whole calculation in one call.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _DIGITS = 10  # behind the point
 
 
 class Calculator:
-    """Works out ``12 + 5``: two decimal numbers, and one of ``+``, ``-``, ``*``, ``/`` and ``//`` between them. It is exact.
+    """Calculator of ``12 + 5``: two decimal numbers, and one of ``+``, ``-``, ``*``, ``/`` and ``//`` between them.
 
-    A quotient that does not end is rounded to ten digits behind the point.
+    The result is exact, but for rounding to ten digits behind the point.
     """
 
     name = tag = "calculator"
@@ -36,7 +36,7 @@ class Calculator:
     limits = ToolLimits(timeout_s=5.0, max_output_chars=200)
 
     def run(self, input: str) -> ToolResult:
-        """Return the value, or the form of a call if this is none."""
+        """Work out the operation; a text that is no call gets an error that shows the form of a call."""
         call = _CALL.fullmatch(input.strip())
         if call is None:
             return ToolResult("one operation on two numbers a call, such as 12 + 5", error="form")
@@ -47,7 +47,7 @@ class Calculator:
 
 
 def _written(value: Fraction) -> str:
-    """Return a decimal number without zeros at its end."""
+    """Write a decimal number with at most ten digits behind the point, and no zeros at the end."""
     whole = round(value * 10**_DIGITS)
     sign, digits = "-" * (whole < 0), f"{abs(whole):0{_DIGITS + 1}d}"
     return f"{sign}{digits[:-_DIGITS]}.{digits[-_DIGITS:]}".rstrip("0").rstrip(".")

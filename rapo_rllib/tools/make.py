@@ -33,12 +33,12 @@ def make_tool(named: Any, **options: Any) -> Tool:
     """Make one tool.
 
     Args:
-        named: a short name (``python``), an import path (``package.module:Class`` or ``package.module:function``), or what is
-            found there: a class, a function with type hints and a docstring, a tool.
-        **options: arguments of the class, or those of the function that the policy does not give.
+        named: a short name (``python``), an import path (``package.module:Class`` or ``package.module:function``), or the
+            object itself: a class, a function with type hints and a docstring, or a tool.
+        **options: arguments of the class; or of the function, for those arguments that the policy does not give.
 
     Raises:
-        ValueError: unknown name, import path that leads nowhere, unknown option, or what no policy can call.
+        ValueError: unknown name, import path that leads nowhere, unknown option, or an object that no policy can call.
     """
     tool = target = _target(named) if isinstance(named, str) else named
     if callable(target) and not isinstance(target, type | Tool):
@@ -71,17 +71,17 @@ def _target(name: str) -> Any:
 
 
 def _check_options(target: Any, name: Any, options: Mapping[str, Any], first: int = 0) -> None:
-    """Refuse options that ``target``, whose first arguments are not options, does not take."""
+    """Refuse options that ``target`` does not take; its ``first`` arguments are not options."""
     parameters = dict(list(inspect.signature(target).parameters.items())[first:])
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         refuse_unknown_keys(options, parameters, f"env_config.tools: {name}: options.")
 
 
 class JsonFunction:
-    """A function whose arguments the policy writes as JSON, a single text also as it is; name and schema are the function's.
+    """Tool made of a function: the policy writes arguments as JSON, or a single text as it is. The schema is the function's.
 
     Args:
-        function: what it returns is shown: a text as it is, anything else as JSON. What it raises is an observation.
+        function: the policy sees its result, a text as it is, anything else as JSON; or its exception, except a ``ToolError``.
         name: of the tool.
 
     Raises:
@@ -118,10 +118,10 @@ class JsonFunction:
 
 
 def function_tool(function: Callable[..., Any]) -> JsonFunction:
-    """Return a function as a tool.
+    """Make a tool of a function.
 
     Raises:
-        ValueError: a kind of function that no policy can call, or no schema can be made of it.
+        ValueError: no policy can call this kind of function, or no schema can be made of it.
     """
     name = _name_of(function)
     if problem := _problem_of(function, name):
@@ -130,14 +130,14 @@ def function_tool(function: Callable[..., Any]) -> JsonFunction:
 
 
 def _name_of(function: Any) -> str:
-    """Return its name; of a partial, that of the function in it, and of an object, that of its class."""
+    """Return the name of a function. A partial has the name of the function in it, a callable object that of its class."""
     while isinstance(function, partial):
         function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _problem_of(function: Any, name: str) -> str:
-    """Return the reason why a policy cannot call it; empty: it can."""
+    """Find the reason why a policy cannot call a function; empty: it can."""
     inner = function.func if isinstance(function, partial) else function
     called = inner if inspect.isroutine(inner) else getattr(inner, "__call__", inner)  # noqa: B004
     if isinstance(inner, type):
@@ -153,13 +153,13 @@ def _problem_of(function: Any, name: str) -> str:
 
 
 def _open_parameters(function: Any) -> list[inspect.Parameter]:
-    """Return the parameters that the policy gives: not those that a partial sets."""
+    """List the parameters that the policy gives, without those that a partial sets."""
     given = function.keywords if isinstance(function, partial) else {}
     return [parameter for parameter in inspect.signature(function).parameters.values() if parameter.name not in given]
 
 
 def _outline(function: Any, name: str) -> Callable[..., Any]:
-    """Return a function with name, docstring, hints and arguments of ``function`` as the policy calls it."""
+    """Build a stand-in with the name, docstring, type hints and arguments of ``function`` as the policy calls it."""
     inner: Any = function.func if isinstance(function, partial) else function
     routine: Any = inner if inspect.isroutine(inner) else getattr(inner, "__call__", None)  # noqa: B004
 
@@ -174,7 +174,7 @@ def _outline(function: Any, name: str) -> Callable[..., Any]:
 
 
 def _with_null(schema: Any) -> Any:
-    """Return the schema with ``nullable``, which is none of JSON schema's words, in words that are."""
+    """Replace ``nullable``, which is no keyword of JSON schema, by keywords that are."""
     if isinstance(schema, list):
         return [_with_null(part) for part in schema]
     if not isinstance(schema, dict):

@@ -1,8 +1,8 @@
-"""The python tool: every call runs in a sandbox (``rapo_rllib/sandbox``), with limits, and leaves nothing behind.
+"""The python tool: code runs in a sandbox (``rapo_rllib/sandbox``), with limits; nothing outlives the call or trajectory.
 
     text between the tags -> code -> ForkserverSandbox -> SandboxResult -> what the model reads
 
-``docs/security.md`` says what the sandbox promises, and what not.
+``docs/security.md`` says what the sandbox promises, and what it does not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rapo_rllib.settings.knobs import Knobs, knob
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 
 _BYTES_PER_CHAR = 4  # of UTF-8, at most
-_PATIENCE_S = 30.0  # beyond a call's time: a sandbox that starts, a loaded machine
+_PATIENCE_S = 30.0  # beyond the time of a call, for a sandbox that starts, or a loaded machine
 _FENCE = re.compile(r"^```[a-zA-Z0-9]*\n(.*?)\n?```$", re.DOTALL)
 LOST = "(the variables of earlier calls are lost)\n"
 
@@ -57,7 +57,7 @@ class PythonTool(Knobs):
         if isinstance(self.preload, list):
             self.preload = tuple(self.preload)
         super().__post_init__()
-        self.limits = ToolLimits(self.timeout_s + _PATIENCE_S, 2 * self.max_output_chars)  # its own come first
+        self.limits = ToolLimits(self.timeout_s + _PATIENCE_S, 2 * self.max_output_chars)  # the sandbox's own are tighter
         self._sandbox_limits = SandboxLimits(self.timeout_s, self.memory_mb, self.max_output_chars * _BYTES_PER_CHAR)
         self.sandbox = shared_sandbox(self.namespaces, self.allow_weak_sandbox, self.preload)
 
@@ -66,15 +66,15 @@ class PythonTool(Knobs):
         return self.observe(input, lambda code: self.sandbox.run(code, self._sandbox_limits))
 
     def open(self) -> ForkedProcess:
-        """Return a fresh process for several calls."""
+        """Start a fresh process for several calls."""
         return self.sandbox.open(self._sandbox_limits)
 
     def session(self) -> PythonSession | None:
-        """Begin what one trajectory calls, with ``keep_state``."""
+        """Open the session of a trajectory; None without ``keep_state``."""
         return PythonSession(self) if self.keep_state else None
 
     def observe(self, input: str, run: Callable[[str], SandboxResult]) -> ToolResult:
-        """Return what the model reads of its code's result."""
+        """Run the code in ``input`` by ``run``, and convert its result to what the model reads."""
         started = time.monotonic()
         code = _clean(input)
         if not code:
@@ -105,12 +105,12 @@ def _clean(code: str) -> str:
 
 
 class PythonSession:
-    """The tool in one trajectory: runs all its code in one process, and a new one where that has ended."""
+    """The tool in one trajectory: one process for all its code, replaced by a new one if it has ended."""
 
     def __init__(self, tool: PythonTool) -> None:
         self._tool = tool
         self._process: ForkedProcess | None = None
-        self._has_run = self._lost = False  # code in this process; earlier variables, which the next result says
+        self._has_run = self._lost = False  # whether code has run in this process; whether variables are newly lost
         self._lock, self._closed = threading.Lock(), False
 
     def run(self, input: str) -> ToolResult:
@@ -157,12 +157,12 @@ class PythonSession:
             process.close()
 
     def fork(self) -> PythonSession:
-        """Return a fresh session. Raises ``ToolError`` where code has run: its sandbox lets no process be copied."""
+        """Return a fresh session. Raises ``ToolError`` if code has run: the sandbox lets no process be copied."""
         if self._has_run or self._lost:
             raise ToolError("python tool: with keep_state a trajectory that has run code does not branch")
         return PythonSession(self._tool)
 
     def close(self) -> None:
-        """End the process, for good; a call that was given up, and still runs, ends with it."""
+        """End the process for good, and with it a call that was given up and still runs."""
         self._closed = True
         self._end()

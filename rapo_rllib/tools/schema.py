@@ -1,4 +1,4 @@
-"""The JSON schema of a tool's arguments: shown in a prompt, and held against what the policy wrote.
+"""The JSON schema of a tool's arguments: shown in a prompt, and used to check the policy's calls.
 
 Tool -> ``tool_schema`` -> prompt
 text between tags -> ``arguments_of`` --+
@@ -20,13 +20,13 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def tool_schema(tool: Any) -> Schema:
-    """Return the schema of a tool; its name is the tag, which the policy calls it by in every format.
+    """Build the schema of a tool; the name in it is the tag, by which the policy calls the tool in every format.
 
-    ``parameters`` of the tool, where it has them, is the schema of its arguments. A tool without them takes one text, called
-    ``argument``, or ``input`` if it says nothing. ``description`` is the first paragraph of its docstring if it says nothing.
+    The schema of the arguments is ``tool.parameters``. A tool without it takes one text, named by ``tool.argument``, else
+    ``input``. The description is ``tool.description``, else the first paragraph of the docstring of the tool's class.
 
     Raises:
-        ValueError: no description, or ``parameters`` that are no schema of an object.
+        ValueError: no description, ``parameters`` that are no schema of an object, or a tag that no model can call.
     """
     description = tool.description if hasattr(tool, "description") else _first_paragraph(tool)
     if not description:
@@ -46,7 +46,7 @@ def tool_schema(tool: Any) -> Schema:
 
 
 def check_parameters(parameters: Any, name: str) -> None:
-    """Raise ``ValueError`` unless ``parameters`` is a JSON schema of an object, whose references are to parts of its own."""
+    """Raise ``ValueError`` unless ``parameters`` is a JSON schema of an object, and refers to nothing outside itself."""
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
 
@@ -62,7 +62,7 @@ def check_parameters(parameters: Any, name: str) -> None:
 
 
 def problem_of(schema: Schema, arguments: Mapping[str, Any]) -> str:
-    """Return the fault of a call's arguments by the tool's schema; empty: none.
+    """Check a call's arguments against the tool's schema, and say what is wrong; empty: nothing.
 
     Arguments that the schema does not name are wrong, unless it says ``additionalProperties``.
 
@@ -82,9 +82,9 @@ def problem_of(schema: Schema, arguments: Mapping[str, Any]) -> str:
 
 
 def arguments_of(schema: Schema, said: str) -> tuple[dict[str, Any], str]:
-    """Return the arguments in what a policy wrote between tags, and their fault; empty: none.
+    """Read the arguments that a policy wrote between tags, and say what is wrong with them; empty: nothing.
 
-    A JSON object is the arguments. Anything else is the text of a tool that takes one text, and wrong for all others.
+    A JSON object holds the arguments. Any other text is the argument of a tool that takes one text, and wrong for other tools.
 
     >>> parameters = {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]}
     >>> stock = {"type": "function", "function": {"name": "stock", "parameters": parameters}}
@@ -106,7 +106,7 @@ def arguments_of(schema: Schema, said: str) -> tuple[dict[str, Any], str]:
 
 
 def call_form(tag: str, schema: Schema | None) -> str:
-    """Return a call in tags, as ``rllib tools list`` shows it."""
+    """Write an example of a call in tags, as ``rllib tools list`` shows it."""
     if schema is None:
         return f"<{tag}>text</{tag}>"
     properties = schema["function"]["parameters"].get("properties", {})
@@ -116,13 +116,13 @@ def call_form(tag: str, schema: Schema | None) -> str:
 
 
 def input_of(schema: Schema, arguments: Mapping[str, Any]) -> str:
-    """Return the argument of the tool's ``run``: its one text, or all arguments as JSON."""
+    """Return the input of the tool's ``run``: its one text, or all arguments as JSON."""
     name = text_argument(schema)
     return str(arguments[name]) if name is not None else json.dumps(dict(arguments), ensure_ascii=False)
 
 
 def _first_paragraph(tool: Any) -> str:
-    text = type(tool).__doc__ or ""  # a docstring of its own: dataclasses make one of their fields
+    text = type(tool).__doc__ or ""  # its own, not inherited; a dataclass may have one made of its fields
     if text.startswith(f"{type(tool).__name__}("):
         return ""
     return " ".join(inspect.cleandoc(text).split("\n\n")[0].replace("``", "`").split())

@@ -78,7 +78,7 @@ def _messages(row: dict[str, Any], where: str, dropped: Counter[str]) -> list[di
 
 
 def _content(content: Any, where: str, dropped: Counter[str]) -> str:
-    """Return the text of a message: a text, nothing, or a list of parts of which the texts are taken."""
+    """Read the text of a message, whose content is a text, None, or a list of parts; parts that are no text are dropped."""
     if content is None:
         return ""
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
@@ -92,7 +92,7 @@ def _content(content: Any, where: str, dropped: Counter[str]) -> str:
 
 
 def _question(messages: Sequence[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """Return the last thing a user says before the assistant's first message, and what comes from there on."""
+    """Find the question, the user's last message before the assistant's first one, and all messages from the latter on."""
     begin = next((index for index, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     asked = [message["content"] for message in messages[:begin] if message["role"] == "user"]
     return (asked[-1].strip() if asked else ""), list(messages[begin:])
@@ -147,7 +147,7 @@ def _call(call: Any, where: str) -> Segment:
 
 
 def _input(arguments: Any) -> str:
-    """Return what stands between the tags of a call.
+    """Find the text between the tags of a call.
 
     Example: ``{"code": "print(3 + 5)"}`` gives ``print(3 + 5)``; ``{"a": 3, "b": 5}`` gives itself.
     """

@@ -20,7 +20,7 @@ MARK, VERSION = "step_trace_buffer", 1
 
 
 def header_row(count: int) -> dict[str, int]:
-    """Return the first line, of a file with so many step traces, as a JSON object."""
+    """Return the JSON object of the first line, for a file of ``count`` step traces."""
     return {MARK: VERSION, "count": count}
 
 
@@ -52,7 +52,7 @@ def read_exported(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
 
 
 def trace_of_row(row: dict[str, Any], where: str) -> StepTrace:
-    """Return the step trace of a line."""
+    """Read the step trace of a line."""
     return StepTrace(
         id=text_field(row, "id", where, ""),
         question=text_field(row, "question", where),

@@ -23,7 +23,7 @@ READERS: dict[str, Reader] = {
     "traces-steps": read_exported,
     "transcripts": read_transcripts,
 }
-_SIGNS = {  # fields that a row of each format has; the first that fits
+_SIGNS = {  # sets of fields, one of which each row of a format has; the first format that fits is taken
     "transcripts": ({"steps", "kinds"},),
     "traces": ({"segments"}, {"steps", "question"}),
     "released": ({"key", "value"},),
@@ -33,7 +33,7 @@ _SIGNS = {  # fields that a row of each format has; the first that fits
 
 
 def detect(path: Path) -> str:
-    """Return the format of a file, by the fields of its first line.
+    """Find the format of a file, by the fields of its first line.
 
     Raises:
         ValueError: the file cannot be read or is empty, or its first line has the fields of no known format.
@@ -51,7 +51,7 @@ def detect(path: Path) -> str:
 
 
 def read(path: Path, format: str, dropped: Counter[str]) -> Iterator[ExpertTrajectory] | Iterator[StepTrace]:
-    """Read what a file holds: whole trajectories (``traces``, ``chat``) or single steps (others).
+    """Read a file of whole trajectories (``traces``, ``chat``) or of single steps (all other formats).
 
     Args:
         path: ``.jsonl`` or ``.jsonl.gz``.

@@ -1,8 +1,8 @@
-"""Give every result of a trajectory its call: the last one before it that has none yet, and the same id where both have one.
+"""Pair every result of a trajectory with its call: the last call before it without a result, of the same id if both have one.
 
     segments as a file has them -> paired -> each call with its result behind it -> recorded.rendered_steps
 
-Ids may come again later in a trajectory, and either side may lack them. Results in a row answer calls in the calls' order.
+An id may come again later in a trajectory, and calls and results may lack ids. Results in a row answer calls in their order.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ OTHER = "\n"  # stands for ids that no call has
 
 
 def paired(segments: Sequence[Segment], dropped: Counter[str]) -> list[Segment]:
-    """Put each result behind its call, and leave out what has no counterpart.
+    """Put each result behind its call, and leave out calls and results that have no counterpart.
 
-    What was thought before a call at the end that never got a result is left out with it.
+    If the trajectory ends with a call that never got a result, the thoughts right before it are left out, too.
 
     Example: calls A, B and results a, b become A, a, B, b; calls A, B and the result b become B, b.
 
     Args:
-        segments: in their order. A call may have an ``id``, and a ``message``: the number of the one that it shares with
-            others; a result an ``id``. What an environment has ``said`` answers no call.
+        segments: in their order. A call may have an ``id``, and the number of its ``message``, which several calls may share; a
+            result may have an ``id``. A segment of type ``said``, by an environment, answers no call.
         dropped: counts the calls and results that are left out.
     """
     results = _results(segments, dropped)
@@ -46,7 +46,7 @@ def paired(segments: Sequence[Segment], dropped: Counter[str]) -> list[Segment]:
 
 
 def _results(segments: Sequence[Segment], dropped: Counter[str]) -> dict[int, Segment]:
-    """Return the result of each call that has one, by the call's place."""
+    """Find the result of each call that has one, by the call's place."""
     results: dict[int, Segment] = {}
     waiting, run, stretch = list[_Call](), list[Segment](), 0
     for place, segment in enumerate([*segments, {"type": "end"}]):
@@ -70,15 +70,15 @@ def _results(segments: Sequence[Segment], dropped: Counter[str]) -> dict[int, Se
 @dataclass(frozen=True)
 class _Call:
     place: int
-    id: str  # "": without
+    id: str  # "": it has none
     message: int
     stretch: int  # between two turns of the environment
 
 
 def _answered(run: Sequence[Segment], waiting: Sequence[_Call]) -> Iterator[tuple[int, Segment]]:
-    """Yield place and result of the calls that results in a row answer.
+    """Match results in a row with waiting calls, and yield the place of each answered call with its result.
 
-    A result with the id of a call answers that one, with another id one without, and without an id any that is left.
+    A result answers the call with its id, or, if none has it, a call without an id. A result without an id answers any left.
     """
     left, ids = list(waiting), {call.id for call in waiting} - {""}
     groups: dict[str, list[Segment]] = {id: [] for id in (*sorted(ids), OTHER, "")}
@@ -93,7 +93,7 @@ def _answered(run: Sequence[Segment], waiting: Sequence[_Call]) -> Iterator[tupl
 
 
 def _latest(calls: Sequence[_Call], count: int) -> Sequence[_Call]:
-    """List the calls of the last message; while they are fewer than ``count`` also those of the message right before it."""
+    """List the calls of the last message; while they are fewer than ``count``, add those of the message right before."""
     start = len(calls)
     while start and len(calls) - start < count and calls[start - 1].stretch == calls[-1].stretch:
         message = calls[start - 1].message

@@ -1,9 +1,9 @@
 r"""Files of recorded trajectories, rendered into the text protocol. Flow: file -> here -> ``buffer/build.py``, ``envs/``.
 
 One JSON object a line, plain or gzipped, with ``id``, ``source``, ``question``, ``gold``, ``correct`` and ``segments``: a list
-of ``{"type": "think" | "call" | "result" | "answer", "text": ..., "tool": ...}``; or, in their place, ``steps``: texts that
-are in the text protocol already; ``gold`` may be missing then. Optional: ``reward``, ``calc_ok`` (every recorded calculation
-is right) and ``in_arpo_eval`` (the evaluation set that asks the same question).
+of ``{"type": "think" | "call" | "result" | "answer", "text": ..., "tool": ...}``. A row may have ``steps`` in place of
+``segments``: texts that are in the text protocol already; then ``gold`` may be missing. Optional: ``reward``, ``calc_ok``
+(every recorded calculation is right) and ``in_arpo_eval`` (the evaluation set that asks the same question).
 
     think  -> <think>TEXT</think>           result -> \n<result>\nTEXT\n</result>\n
     call   -> <TOOL>TEXT</TOOL>             answer -> <answer>\boxed{TEXT}</answer>
@@ -36,7 +36,7 @@ def read_trace_file(path: str | Path, dropped: Counter[str] | None = None) -> It
 
     Args:
         path: of the file.
-        dropped: counts what is left out, by reason; None: a warning says it at the end.
+        dropped: counts what is left out, by reason; None: a warning at the end tells the counts.
 
     Raises:
         ValueError: the file is missing or unreadable, or a line is wrong: naming file, line and field. Raised while iterating.
@@ -54,7 +54,7 @@ def read_trace_file(path: str | Path, dropped: Counter[str] | None = None) -> It
 
 
 def _why_not(row: dict[str, Any], where: str) -> str:
-    """Return why a row is left out; "" if it is not."""
+    """Find the reason to leave a row out; empty: there is none."""
     if truth_field(row, "correct", where) is False:
         return "correct is false"
     if truth_field(row, "calc_ok", where) is False:
@@ -63,9 +63,9 @@ def _why_not(row: dict[str, Any], where: str) -> str:
 
 
 def rendered_steps(segments: Sequence[Segment], dropped: Counter[str] | None = None) -> tuple[str, ...]:
-    r"""Write every step: all up to and including a result; the last step ends with the answer.
+    r"""Render segments as steps: each result ends a step, and the answer ends the last one.
 
-    Calls without a result and results without a call (:mod:`pairing`) are no step, and counted in ``dropped``.
+    Calls without a result and results without a call (:mod:`pairing`) are left out, and counted in ``dropped``.
 
     Example: think "3 + 5", call python "print(3 + 5)", result "8", answer "8" are two steps,
     ``<think>3 + 5</think><python>print(3 + 5)</python>\n<result>\n8\n</result>\n`` and ``<answer>\boxed{8}</answer>``.
@@ -79,7 +79,7 @@ def rendered_steps(segments: Sequence[Segment], dropped: Counter[str] | None = N
             if len(parts) > 1:
                 steps.append("".join(parts))
             elif steps:
-                steps[-1] += parts[0]  # nothing was done since: it belongs to what was
+                steps[-1] += parts[0]  # nothing was done since the last step: it belongs to that step
             else:
                 counts["what was said before any step"] += 1
             parts = []
@@ -144,7 +144,7 @@ def _check_segments(segments: Any, where: str) -> None:
 
 
 def _golds(row: dict[str, Any], where: str) -> list[str]:
-    """Return the accepted answers: ``gold`` is a text, a number, or lists of them."""
+    """Read the accepted answers: ``gold`` is a text, a number, or a list of them, which may hold lists."""
     found: list[str] = []
     pending = [row.get("gold")]
     while pending:

@@ -1,6 +1,6 @@
 r"""Lines ``{"key", "value", "reward"}`` as the authors' released code writes them (algorithm.md sections 4, 9). Single steps.
 
-What is known of such a line, and what becomes of it:
+The fields of a line, and the fields of the step trace that they become:
 
     key     the whole decoded prompt, then the steps so far: "system\n…\nuser\nQUESTION\nassistant\nHISTORY", with or without
             the special tokens around the roles (<|im_start|>, <|im_end|>).
@@ -71,7 +71,7 @@ def _trace(row: dict[str, Any], key: str, value: str, where: str) -> StepTrace:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    r"""Return question and history of a key.
+    r"""Split a key into question and history.
 
     >>> split_key("system\nSolve it.\nuser\nWhat is 3 + 5?\nassistant\n<think>Add.</think>")
     ('What is 3 + 5?', '<think>Add.</think>')

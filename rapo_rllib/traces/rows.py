@@ -1,4 +1,4 @@
-"""JSON rows of a file, and their fields, for readers that name file, line and field where something is wrong."""
+"""JSON rows of a file, and their fields, for readers whose errors name file, line and field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar
 from rapo_rllib.types import ExpertTrajectory, StepTrace
 from rapo_rllib.validation import utf8_size
 
-MAX_ID_BYTES, MAX_NAME_BYTES = 256, 1024  # UTF-8; what a buffer's columns hold of a step's id, and of question_id and source
+MAX_ID_BYTES, MAX_NAME_BYTES = 256, 1024  # UTF-8; sizes of a buffer's columns: a step's id; question_id and source
 MAX_INT64 = 2**63 - 1
 BYTE_ORDER_MARK = "\ufeff"  # which some editors and spreadsheets write before a text, to say that it is UTF-8
 Item = TypeVar("Item", ExpertTrajectory, StepTrace)
@@ -23,7 +23,7 @@ Item = TypeVar("Item", ExpertTrajectory, StepTrace)
 
 @dataclass(frozen=True)
 class BuildProgress:
-    """Progress of rows into a store. ``done`` of ``total`` were looked at; ``embedded`` of them were not stored before."""
+    """Progress of storing rows: ``done`` of ``total`` were looked at, ``embedded`` of these were not stored before."""
 
     done: int
     embedded: int
@@ -31,7 +31,7 @@ class BuildProgress:
 
     @property
     def found(self) -> int:
-        """Count the rows that were stored before."""
+        """The number of rows that were stored before."""
         return self.done - self.embedded
 
 
@@ -60,7 +60,7 @@ def json_rows(path: Path, what: str = "trace file") -> Iterator[tuple[str, dict[
 
 
 def text_field(row: dict[str, Any], field: str, where: str, default: str | None = None) -> str:
-    """Return a text. Raises ``ValueError`` for anything else."""
+    """Read a text from a field. Raises ``ValueError`` for anything else."""
     value = row.get(field, default)
     if not isinstance(value, str):
         raise ValueError(f"{where}: field {field!r} must be a text, got {repr(value)[:80]}")
@@ -68,7 +68,7 @@ def text_field(row: dict[str, Any], field: str, where: str, default: str | None 
 
 
 def truth_field(row: dict[str, Any], field: str, where: str) -> bool | None:
-    """Return true or 1, false or 0; None where the field is missing or null. Raises ``ValueError`` for anything else."""
+    """Read true or 1, false or 0 from a field; None if it is missing or null. Raises ``ValueError`` for anything else."""
     value = row.get(field)
     if value is not None and value not in (True, False):
         raise ValueError(f"{where}: field {field!r} must be true or false, got {repr(value)[:80]}; mend it, or leave it out")
@@ -76,18 +76,18 @@ def truth_field(row: dict[str, Any], field: str, where: str) -> bool | None:
 
 
 def reward_field(row: dict[str, Any], where: str, default: float, field: str = "reward") -> float:
-    """Return a finite number; ``default`` where the field is missing or null. Raises ``ValueError`` for anything else."""
+    """Read a finite number; ``default`` if the field is missing or null. Raises ``ValueError`` for anything else."""
     value = row.get(field)
     if value is None:
         return default
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not abs(value) <= sys.float_info.max:  # NaN is not; a whole number may be too large for a float
+    if not number or not abs(value) <= sys.float_info.max:  # refuses NaN, and whole numbers too large for a float
         raise ValueError(f"{where}: field {field!r} must be a finite number, got {str(value)[:80]!r}")
     return float(value)
 
 
 def whole_number_field(row: dict[str, Any], field: str, where: str, default: int) -> int:
-    """Return a whole number of 64 bits. Raises ``ValueError`` for anything else."""
+    """Read a whole number of 64 bits from a field. Raises ``ValueError`` for anything else."""
     value = row.get(field, default)
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_INT64:
         raise ValueError(f"{where}: field {field!r} must be a whole number of 64 bits, got {str(value)[:80]!r}")
@@ -95,7 +95,7 @@ def whole_number_field(row: dict[str, Any], field: str, where: str, default: int
 
 
 def storable(item: Item, where: str) -> Item:
-    """Return ``item``, if a buffer can store it.
+    """Check that a buffer can store ``item``, and return it.
 
     Raises:
         ValueError: a text holds half a character, or a name is longer than its column; names file, line and field.
@@ -131,7 +131,7 @@ def numbered_lines(path: Path, what: str = "file") -> Iterator[tuple[int, str]]:
     try:
         with opened_text(path) as file:
             for number, line in enumerate(file, start=1):
-                if (line := line.lstrip(BYTE_ORDER_MARK)).strip():  # files that were joined have marks within
+                if (line := line.lstrip(BYTE_ORDER_MARK)).strip():  # joined files have marks within, too
                     yield number, line
     except FileNotFoundError as error:
         raise ValueError(f"there is no {what} {path}; correct the path (now in {Path.cwd()})") from error

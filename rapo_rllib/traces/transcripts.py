@@ -21,7 +21,7 @@ SOURCE = "transcripts"
 
 
 def read_transcripts(path: Path, dropped: Counter[str]) -> Iterator[StepTrace]:
-    """Yield the step traces of a file, in its order; ids are made where they are stored.
+    """Yield the step traces of a file, in its order; they get their ids when they are stored.
 
     Args:
         path: ``.jsonl`` or ``.jsonl.gz``.
@@ -64,7 +64,7 @@ def _why_not(row: dict[str, Any], where: str) -> str:
 
 
 def _given(row: dict[str, Any], where: str) -> list[str]:
-    """Return the steps that it began behind."""
+    """Read the given steps, behind which the trajectory began."""
     given = row.get("given")
     if not isinstance(given, list) or not all(isinstance(step, str) for step in given):
         raise ValueError(f"{where}: field 'given' must be a list of texts, got {str(given)[:80]}")
@@ -72,7 +72,7 @@ def _given(row: dict[str, Any], where: str) -> list[str]:
 
 
 def _texts(row: dict[str, Any], where: str) -> list[str]:
-    """Return each step in the text protocol, as histories of a rollout have it."""
+    """Render each step in the text protocol, as in the histories of a rollout."""
     steps = row.get("steps")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise ValueError(f"{where}: field 'steps' must be a list of objects, got {str(steps)[:80]}")

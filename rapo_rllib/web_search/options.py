@@ -21,7 +21,7 @@ class SearchOptions(Knobs):
     """Options of ``web_search``. The provider's key is only in the environment: nothing here holds it.
 
     Raises:
-        ValueError: naming option, value and fix.
+        ValueError: an option is wrong; the message names option, value and fix.
     """
 
     where: ClassVar[str] = f"{_WHERE} "
@@ -67,7 +67,7 @@ class SearchOptions(Knobs):
         """Return the key, read from the environment each time.
 
         Raises:
-            ValueError: there is none, or it cannot be one. It does not show the value.
+            ValueError: there is no key, or the value cannot be one. The message does not show the value.
         """
         if self.key_env is None:
             return None
@@ -85,7 +85,7 @@ class SearchOptions(Knobs):
 
 
 def _check_address(address: str) -> None:
-    """Refuse what is no web address, and passwords in it (not shown: they would stand in logs)."""
+    """Refuse an address that is no web address, or that holds a password (not shown: it would stand in logs)."""
     check_address(address, f"{_WHERE} base_url", "let a proxy add them")
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:

@@ -26,21 +26,21 @@ class Provider:
     """A search provider; a new one is an entry of ``PROVIDERS``."""
 
     name: str
-    address: str | None  # None: everyone's own
+    address: str | None  # None: users have an instance of their own
     path: str
     rows: tuple[str, ...]  # the fields that lead to the list of results
-    snippet: str  # name of a result's field
+    snippet: str  # the field of a result that has its text
     rate_per_s: float  # of the smallest plan
-    url: str = "url"  # as snippet
+    url: str = "url"  # the field of a result that has its address
     posts: bool = False  # JSON; else parameters of a GET
-    query: str = "q"  # name of the parameter
-    count: str | None = None  # as query; None: it has no such parameter, and results are cut
+    query: str = "q"  # name of the parameter with the query
+    count: str | None = None  # name of the parameter with the number of results; None: there is none, and results are cut
     fixed: Mapping[str, Any] = field(default_factory=dict)  # further parameters
     key_env: str | None = None  # environment variable of the key; None: there are no keys
     key_header: str = ""
     key_prefix: str = ""
     most_hits: int = 20  # of one request
-    windows: bool = False  # after an error its headers tell of several windows of its rate limit, in seconds
+    windows: bool = False  # whether headers of its errors tell several windows of its rate limit, in seconds
     query_chars: int = 2000
     query_words: int = 400
     # Status, a part of the answer, and the reason why every search must fail until it is fixed.
@@ -56,10 +56,10 @@ class Provider:
         return {"method": "POST" if self.posts else "GET", "json" if self.posts else "params": dict(sent), "headers": headers}
 
     def read(self, answer: Any) -> list[Hit]:
-        """Return the results in a parsed answer, those without a web address left out.
+        """Read the results from a parsed answer, and leave out those without a web address.
 
         Raises:
-            ValueError: the answer has another shape than documented; says which.
+            ValueError: the answer has another shape than documented, or no results since some engines did not answer.
         """
         if not isinstance(answer, Mapping):
             raise ValueError("the answer is no object")
@@ -78,7 +78,7 @@ class Provider:
         return found
 
     def refusal(self, error: ServiceError) -> str | None:
-        """Return the reason why every search must fail until it is fixed; None: there is none."""
+        """Find the reason why every search must fail until it is fixed; None: there is no such reason."""
         for status, mark, reason in (*self.refusals, *_USUAL_REFUSALS):
             if error.status == status and mark in error.body:
                 return reason
@@ -86,7 +86,7 @@ class Provider:
 
 
 def wait_for_windows(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds until all used-up windows of a rate limit restart; else those of ``Retry-After``.
+    """Read the seconds until all used-up windows of a rate limit restart; without such windows, those of ``Retry-After``.
 
     Example: limit ``1, 2000``, remaining ``0, 1985``, reset ``1, 1419704`` (a second and a month): 1 second.
     """
@@ -95,7 +95,7 @@ def wait_for_windows(headers: Mapping[str, str]) -> float | None:
         windows = [tuple(map(int, window)) for window in zip(*columns, strict=True)]
     except ValueError:
         return retry_after(headers)
-    used_up = [reset for limit, remaining, reset in windows if limit > 0 and remaining <= 0]  # limit 0: none
+    used_up = [reset for limit, remaining, reset in windows if limit > 0 and remaining <= 0]  # limit 0: no limit
     return float(max(used_up)) if used_up else retry_after(headers)
 
 

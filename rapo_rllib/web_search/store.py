@@ -1,6 +1,6 @@
-"""Keep results of searches, and whose turn it is (the rate limit), on disk for all processes of a machine.
+"""Keep results of searches, and the queues for turns (the rate limit), on disk for all processes of a machine.
 
-Both live in one ``diskcache`` folder. Where it cannot be read or written, searches go on without it.
+Both live in one ``diskcache`` folder. If the folder cannot be read or written, searches go on without it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _DISK_ERRORS = (OSError, sqlite3.Error, zlib.error, ValueError, diskcache.Timeout)
 _PLAIN_MODES = (1, 2)  # diskcache's "raw" and "binary"; 4 is "pickle"
 _LONGEST_QUEUE_S = 3600.0  # a turn further away was written under another clock
-KEPT_S = 30 * 86400.0  # results: a training and its repetitions find the same, and the web is not years older
+KEPT_S = 30 * 86400.0  # how long results are kept: a training and its repetitions find the same, but nothing years old
 
 Result = TypeVar("Result")
 
@@ -43,13 +43,13 @@ class JSONTextDisk(diskcache.JSONDisk):
 
 
 class SearchStore:
-    """Results by request, and the queue of each key.
+    """Store of results by request, and of the queue of each provider's key.
 
     Args:
-        folder: None: nothing is kept, and the rate limit holds for one process.
+        folder: of the store; None: nothing is kept, and the rate limit holds for one process.
 
     Raises:
-        ValueError: there can be no such folder.
+        ValueError: the folder cannot be made.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -62,7 +62,7 @@ class SearchStore:
                 raise ValueError(f"env_config.tools: web_search option cache = '{folder}': {error.strerror}") from error
 
     def get(self, key: str) -> list[Hit] | None:
-        """Return the results of an earlier search."""
+        """Return the results of an earlier search; None: there are none."""
         kept = self._with_cache(lambda cache: cache.get(key))
         return None if kept is None else [Hit(*row) for row in kept]
 
@@ -71,7 +71,7 @@ class SearchStore:
         self._with_cache(lambda cache: cache.set(key, found, expire=KEPT_S))
 
     def take_turn(self, queue: str, rate_per_s: float, patience_s: float) -> float:
-        """Take a turn; returns the seconds until it, infinite if it would come after ``patience_s``."""
+        """Take a turn, and return the seconds until it; if it would come after ``patience_s``, take none, return infinity."""
 
         def take(cache: diskcache.Cache) -> float:
             with cache.transact():  # no other process comes between
@@ -84,13 +84,13 @@ class SearchStore:
             return _take_turn(_process_queues, queue, rate_per_s, patience_s)
 
     def _with_cache(self, work: Callable[[diskcache.Cache], Result]) -> Result | None:
-        """Do it; None: there is no cache, or it is damaged."""
+        """Do ``work`` with the cache, and return its result; None: there is no cache, or it is damaged."""
         if self._folder is None:
             return None
         try:
             if self._cache is None:
                 self._cache = diskcache.Cache(str(self._folder), timeout=10, disk=JSONTextDisk)
-            with self._cache as cache:  # its connection is closed: every call of a tool has its own thread
+            with self._cache as cache:  # closes its connection: every call of a tool has its own thread
                 return work(cache)
         except _DISK_ERRORS as error:
             if not self._warned:
@@ -107,7 +107,7 @@ _process_lock = threading.Lock()
 
 
 def _take_turn(queues: Any, queue: str, rate_per_s: float, patience_s: float) -> float:
-    """Take a turn; turns are ``1 / rate_per_s`` apart, and ``queues`` holds the next free one."""
+    """Take a turn as :meth:`SearchStore.take_turn`: turns are ``1 / rate_per_s`` apart, ``queues`` has the next free one."""
     now = time.time()
     turn = queues.get(queue, now)
     if not isinstance(turn, (int, float)) or not now < turn < now + _LONGEST_QUEUE_S:

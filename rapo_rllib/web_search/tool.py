@@ -1,6 +1,6 @@
 """Web search as a tool.
 
-query -> cache -> (one request for all who ask the same at the same time) -> turn -> HTTP with retries -> results -> text
+query -> cache -> (one request for equal searches at the same time) -> turn -> HTTP with retries -> results -> text
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 RESULT_CHARS = 600  # of a result: title, address, and what is left for its snippet
 _TITLE_CHARS = 150
 _URL_CHARS = 300
-# What providers put around words. Other tags are text: results about HTML and C++ are full of them.
+# Tags that providers put around words. Other tags are text: results about HTML and C++ are full of them.
 _MARKS = re.compile(r"</?(?:strong|em|b|i|u|mark|span|wbr|br|p)(?:\s[^<>]*)?/?>", re.IGNORECASE)
 # Control characters, lone surrogates, and what is invisible or turns the direction of writing.
 _UNSEEN = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
@@ -44,10 +44,10 @@ _TEXTS = {
 
 
 class WebSearch(SearchOptions):
-    """Shows the policy what a web search finds. Thread-safe; its arguments are those of :class:`SearchOptions`.
+    """Tool that shows the policy the results of a web search. Thread-safe; its arguments are those of :class:`SearchOptions`.
 
-    A failure is an observation with ``error`` "rate_limit", "timeout", "refused" (this query) or "service". ``ToolError``:
-    no search can succeed, because the key is refused, the account is used up, or the service does not answer in JSON by choice.
+    A failure is an observation with ``error`` "rate_limit", "timeout", "refused" (this query) or "service". ``ToolError`` means
+    that no search can succeed: the key is refused, the account is used up, or the service has JSON answers switched off.
     """
 
     name: ClassVar[str] = "web_search"
@@ -56,7 +56,7 @@ class WebSearch(SearchOptions):
     argument: ClassVar[str] = "query"
     timeout_s: ClassVar[float] = 10.0  # of one request
     attempts: ClassVar[int] = 3  # requests of one search, while a failure may pass
-    patience_s: ClassVar[float] = 60.0  # its turn included; behind it, and within the deadline of a step, no request begins
+    patience_s: ClassVar[float] = 60.0  # of one search, its turn included; no request begins later, as a step has a deadline
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +71,7 @@ class WebSearch(SearchOptions):
         self._lock = threading.Lock()
 
     def run(self, input: str) -> ToolResult:
-        """Search; ``ToolError`` if nothing can be found with these options."""
+        """Search the web; raise ``ToolError`` if no search can succeed with these options."""
         started = time.monotonic()
         words = one_line(input).split(" ")[: self._provider.query_words]
         query = " ".join(words)[: self._provider.query_chars].strip()
@@ -84,7 +84,7 @@ class WebSearch(SearchOptions):
         return ToolResult(shown or "(no results)", None if shown else "no_results", time.monotonic() - started)
 
     def _search(self, query: str) -> list[Hit]:
-        """Return the results from the cache, from a running equal search, or from the provider."""
+        """Find the results in the cache, in an equal search that is running, or at the provider."""
         key = json.dumps([self.provider, self.address, query, self.top_k, self.params], sort_keys=True)
         with self._lock:
             future = self._in_flight.get(key)
@@ -122,7 +122,7 @@ class WebSearch(SearchOptions):
         time.sleep(wait_s)
 
     def _failed(self, error: ServiceError, seconds: float) -> ToolResult:
-        """Return the observation of a failed search; ``ToolError`` if all others would fail too."""
+        """Return the observation of a failed search; raise ``ToolError`` if all other searches would fail, too."""
         refusal = self._provider.refusal(error)
         if refusal is None and error.status == 429 and (error.retry_after_s or 0) >= _SPENT_S:
             refusal = "the account has no searches left"
@@ -143,7 +143,7 @@ def _error_word(error: ServiceError) -> str:
 
 
 def clean_line(text: str) -> str:
-    r"""Return one line of plain text: no marks, no entities, no control characters, single spaces.
+    r"""Clean a text to one plain line: no tags around words, no entities, no control characters, single spaces.
 
     >>> clean_line("<strong>Lyon</strong>&#x27;s  rivers:\n Rhône &amp; Saône")
     "Lyon's rivers: Rhône & Saône"
@@ -152,12 +152,12 @@ def clean_line(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return ``text`` without control characters, with single spaces."""
+    """Remove control characters from a text, and put single spaces for all white space."""
     return " ".join(_UNSEEN.sub("", text).split())
 
 
 def observation(hits: Sequence[Hit]) -> str:
-    """Return the results as the policy reads them: clean text, numbered, each in at most ``RESULT_CHARS`` characters.
+    """Render the results as the policy reads them: clean text, numbered, each in at most ``RESULT_CHARS`` characters.
 
     [1] Lyon - Wikipedia
     https://en.wikipedia.org/wiki/Lyon
@@ -173,5 +173,5 @@ def _entry(number: int, hit: Hit) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """Cut to so many characters, the last three of them dots where something is missing."""
+    """Cut a text to ``most`` characters; if something is missing, it ends in three dots."""
     return text if len(text) <= most else text[: most - 3].rstrip() + "..."

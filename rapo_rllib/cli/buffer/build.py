@@ -92,13 +92,13 @@ def _build(
     from rapo_rllib.buffer.store import StepTraceBuffer
 
     settings, source, name = config.settings, config.question_source, keeping.source
-    if not (folder / SETTINGS).exists():  # later the agent may be gone, and what it has answered is stored
+    if not (folder / SETTINGS).exists():  # check the agent; in later runs it may be gone
         make_agent_factory(settings, source, choice)
     questions = source.questions("train")
     asked = _asked(source, questions[:max_questions], bool(config.evaluation_interval))
     made_of = {**answer_settings(settings, source, choice), "source": name, "questions": sum_of_questions(questions)}
     with closing(StepTraceBuffer(place)) as buffer, build_lock(buffer):
-        buffer.create()  # what is wrong with it is told now; while the agent is asked, others may use it
+        buffer.create()  # its errors show now; then it is closed, so that others may use it while the agent is asked
     with Journal(folder, made_of, choice.samples, choice.samples // 2) as journal:
         try:
             found = sum((name, "", question.id) in journal for question in asked)
@@ -119,7 +119,7 @@ def _build(
 
 
 def _store(keeping: Keeping, asked: Sequence[Question], journal: Journal, place: BufferSettings) -> int:
-    """Store the steps of finished attempts; return the number of step traces in the buffer."""
+    """Store the steps of the best attempts at finished questions; return the number of step traces in the buffer."""
     from rapo_rllib.buffer.store import StepTraceBuffer
 
     with closing(StepTraceBuffer(place)) as buffer, progress_bar("questions", of=asked) as each:
@@ -130,7 +130,7 @@ def _store(keeping: Keeping, asked: Sequence[Question], journal: Journal, place:
 
 
 def _asked(source: QuestionSource, questions: Sequence[Question], evaluates: bool) -> list[Question]:
-    """Return the training questions, each once; those that the job evaluates on are left out."""
+    """Select the training questions, each once, without those that the job's evaluation asks."""
     from rapo_rllib.buffer.leak_guard import LeakGuard
 
     found = {question.id: question for question in questions}
@@ -146,7 +146,7 @@ def _asked(source: QuestionSource, questions: Sequence[Question], evaluates: boo
 
 
 def _tell(keeping: Keeping, asked: Sequence[Question], journal: Journal, settings: dict[str, Any]) -> None:
-    """Show the numbers of all attempts, and what came of them."""
+    """Print the numbers of all attempts, and how many trajectories and steps were kept and stored."""
     from rapo_rllib.cli.evaluate.report import by_name, show
     from rapo_rllib.evaluation.metrics import summary
 
@@ -163,7 +163,7 @@ def _tell(keeping: Keeping, asked: Sequence[Question], journal: Journal, setting
 
 
 def _folder(place: BufferSettings, source: str) -> Path:
-    """Return the folder beside a Lite path; for a server, in this folder. Sources have folders of their own."""
+    """Name the folder of a source's attempts: beside the file of a Lite path; for a server, in the working directory."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", source).strip("-.") or "agent"
     folder = Path() if "://" in place.uri else Path(place.uri).expanduser().parent
     name = "" if "://" in place.uri else f"{Path(place.uri).stem}."

@@ -1,4 +1,4 @@
-"""``rllib buffer``: fill a buffer from files, look into it, take it along, delete it; see ``build.py`` for agents."""
+"""``rllib buffer``: fill a buffer from files, search, describe, export or delete it. ``build.py`` fills one by an agent."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def opened(
     made: Mapping[str, Any] | None = None,
     **keys: Any,
 ) -> Iterator[StepTraceBuffer]:
-    """Open a buffer with the collection's own way to make keys; a mistake is one line and exit status 1.
+    """Open a buffer that makes keys as its collection does; a mistake is one line and exit status 1.
 
     Args:
-        uri: of Milvus.
-        collection: in it.
-        made: ways to make keys, refused later if the collection has another one; one that is None may be any. None in place
-            of all: no keys are made, and the model that made those there may be gone.
-        keys: further ones of ``BufferSettings``.
+        uri: address of Milvus.
+        collection: its name.
+        made: fields of ``BufferSettings`` on making keys; None as a value is the collection's own, a value that differs from it
+            is refused later. None as a whole: no keys are made, so the model that made the present ones may be gone.
+        keys: further fields of ``BufferSettings``.
     """
     from rapo_rllib.buffer.maker import adopted
     from rapo_rllib.buffer.store import StepTraceBuffer
@@ -154,7 +154,7 @@ def drop(
 ) -> None:
     """Delete a buffer: its step traces, and what is noted about them."""
     with opened(uri, collection) as buffer:
-        if buffer.note("embedder") is None:  # what stays until everything else is gone
+        if buffer.note("embedder") is None:  # the note that is deleted last
             if buffer.exists():
                 raise ValueError(f"collection {collection!r} at {buffer.uri} is no Step-Trace Buffer; nothing was deleted")
             raise ValueError(f"there is no collection {collection!r} at {buffer.uri}; correct --uri or --collection")
@@ -166,10 +166,10 @@ def drop(
 
 
 def question_texts(path: Path, option: str) -> Iterator[str]:
-    """Yield the questions of a file, as ``rapo/questions`` reads it; rows need no answer.
+    """Yield the questions of a file in a format of ``rapo/questions``; its rows need no answer.
 
     Raises:
-        ValueError: the file is missing or no such file, or a row has no question.
+        ValueError: the file is missing or of another format, or a row has no question.
     """
     from rapo_rllib.envs.dataset_files import is_file_name, read_rows
     from rapo_rllib.envs.dataset_rows import asked_text
@@ -181,7 +181,7 @@ def question_texts(path: Path, option: str) -> Iterator[str]:
 
 
 def evaluation_guard(paths: Sequence[Path] | None) -> LeakGuard | None:
-    """Make a guard of the files' questions; None without files. Raises ``ValueError`` as :func:`question_texts`."""
+    """Make a leak guard of the questions of files; None without files. Raises ``ValueError`` like :func:`question_texts`."""
     from rapo_rllib.buffer.leak_guard import LeakGuard
 
     return LeakGuard(text for path in paths for text in question_texts(path, "--evaluation")) if paths else None

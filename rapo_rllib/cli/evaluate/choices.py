@@ -1,7 +1,7 @@
-"""Choose what an evaluation compares, for all models alike: the models, the data, and where their settings come from.
+"""Choose the models, the data and the settings of an evaluation.
 
-Settings (protocol, budgets, tools, engine): --job, else the run of the first checkpoint, else the defaults of ``RAPOConfig``;
-``--set`` on top.
+The settings (protocol, budgets, tools, engine) are the same for all models: those of --job, else of the run of the first
+checkpoint, else the defaults of ``RAPOConfig``; ``--set`` overrides them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Changes = Sequence[tuple[str, Any]]  # dotted config keys and their values
 def chosen_models(
     models: Sequence[str], key_variables: Sequence[str] | None, requests: dict[str, Any], **sampling: Any
 ) -> dict[str, AgentChoice]:
-    """Return one choice per model, by its short name; a repeated short name gets the model's position.
+    """Make one choice per model, by its short name; a repeated short name gets the model's position appended.
 
     Args:
         models: as on the command line.
         key_variables: ``VARIABLE``, or ``HOST=VARIABLE`` for the endpoints of one host.
-        requests: how endpoints are asked, all alike.
-        sampling: of all models.
+        requests: options of the requests to every endpoint.
+        sampling: further fields of every ``AgentChoice``, such as ``samples``.
 
     Raises:
         ValueError: an endpoint without its model's name, or one key for several hosts.
@@ -72,10 +72,10 @@ def chosen_data(benchmarks: str | None) -> dict[str, str | None]:
     """Map the name of each data set to its file, or to None if it is loaded from Hugging Face.
 
     Args:
-        benchmarks: with commas between: names, ``NAME=PATH`` of a local copy or a user's own data, or its path alone.
+        benchmarks: names, ``NAME=PATH`` of a local copy or of a user's own data, or only the path of such data; with commas.
 
     Raises:
-        ValueError: a name that is neither a benchmark nor has a path, or two of one name.
+        ValueError: nothing is named, a name is neither a benchmark nor has a path, or two data sets have one name.
     """
     from rapo_rllib.envs.benchmarks import BENCHMARKS
     from rapo_rllib.envs.dataset_files import is_file_name
@@ -102,7 +102,7 @@ def chosen_data(benchmarks: str | None) -> dict[str, str | None]:
 
 
 def env_overrides(overrides: Changes) -> dict[str, Any]:
-    """Return the overrides of ``env_config``. Raises ``ValueError`` where an evaluation would not read one."""
+    """Select the overrides of ``env_config``. Raises ``ValueError`` for one that an evaluation would not read."""
     from rapo_rllib.evaluation.models import ENV_KEYS
 
     given: dict[str, Any] = {}
@@ -121,7 +121,7 @@ def env_overrides(overrides: Changes) -> dict[str, Any]:
 def configs_of(
     choices: dict[str, AgentChoice], asked: Sequence[AskedBenchmark], job: Path | None, overrides: Changes
 ) -> list[Any]:
-    """Return a ``RAPOConfig`` for each model; a checkpoint whose run had other settings than are used is told about.
+    """Make a ``RAPOConfig`` for each model, and warn of checkpoints whose own runs had other settings.
 
     Raises:
         ValueError: job or checkpoint cannot be read, or an override is not used here.
@@ -142,7 +142,7 @@ def configs_of(
     configs = []
     for label, choice in choices.items():
         base, trained = shared.copy(copy_frozen=False), own[label]
-        # whether a model's code is trusted is its own; what an endpoint writes is counted in the tokens of the shared one
+        # a model keeps its own run's `model` keys (trust_remote_code); endpoints' texts are counted in tokens of the shared one
         base.language_model = dict((shared if choice.endpoint else trained or RAPOConfig()).language_model)
         configs.append(used(base))
         if trained is not None and trained is not shared:
@@ -154,7 +154,7 @@ def configs_of(
 
 
 def _trained_config(choice: AgentChoice) -> Any:
-    """Return the config of the run that a checkpoint is of; None: the model is no checkpoint of RAPO that says."""
+    """Read the config of the run that wrote a checkpoint; None: the model is no checkpoint of RAPO, or one without a config."""
     from rapo_rllib.checkpoints.folder import MANIFEST, is_rllib_checkpoint, trained_algorithm
 
     folder = Path(choice.name).expanduser()

@@ -124,7 +124,7 @@ def _asked(benchmarks: str | None, max_questions: int | None, scorer: Any) -> li
 
 
 def _numbers(settings: dict[str, Any], asked: Sequence[AskedBenchmark], journal: Journal) -> dict[str, Any]:
-    """Return numbers by benchmark and model; those after the first also with their paired difference to it."""
+    """Compute the numbers of every model on every benchmark, and the paired difference of each later model to the first."""
     from rapo_rllib.evaluation.metrics import accuracies, paired_difference, summary
 
     found: dict[str, Any] = {}

@@ -13,10 +13,10 @@ COLUMNS = ("benchmark", "model", "questions", "accuracy", "95 %", "pass@k", "F1"
 
 
 def show(benchmarks: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print a table, and what its numbers must not be taken for.
+    """Print a table of the numbers, below it what they leave out, and the differences to the first model.
 
     Args:
-        benchmarks: by name the ``models`` with their numbers (``evaluation.metrics.summary``).
+        benchmarks: by name, a mapping whose ``models`` are numbers by model (``evaluation.metrics.summary``).
         settings: by model.
     """
     from rich.console import Console
@@ -46,7 +46,7 @@ def _where_read(settings: Mapping[str, Any]) -> str:
 
 
 def _lost(row: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Tell what the numbers leave out, and why nothing is right."""
+    """Yield messages on missing answers, failures, and a model that has no answer right."""
     attempts = row["questions"] * row["samples"]
     none_right = f"0 of {attempts} right" if row["accuracy"] == 0 else ""
     if unanswered := sum(row["unanswered"].values()):
@@ -64,7 +64,7 @@ def _lost(row: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def by_name(counts: Mapping[str, int]) -> str:
-    """Return names and counts in a line, by name."""
+    """Join names and counts in one line, sorted by name."""
     return ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
 
 

@@ -1,1 +1,1 @@
-"""Asynchronous rollouts: questions go to engines as they free up, groups come back as they are complete."""
+"""Asynchronous rollouts: an engine gets questions as soon as it has room; a group comes back as soon as it is complete."""

@@ -1,7 +1,7 @@
-"""The env runner's side of a streamed rollout: orders in, complete groups out; what is under way stays in the engine between.
+"""The env runner's side of a streamed rollout: orders come in, complete groups go out, the rest stays in the engine.
 
-An actor does one thing at a time. New weights are loaded, and held-out questions are asked, between two orders; trajectories
-under way go on with the next one.
+An actor does one thing at a time: new weights are loaded, and held-out questions are asked, between two orders. Trajectories
+under way go on with the next order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Order:
     conditions: Conditions
     questions: list[tuple[int, Question]] = field(default_factory=list)  # with their places in the order of the training
     given_up: list[int] = field(default_factory=list)  # places
-    least_version: int = 0  # of the weights: an engine with older ones does nothing
+    least_version: int = 0  # of the weights: an engine with older weights does nothing
     seconds: float = 0.25
 
 
@@ -42,16 +42,16 @@ class Order:
 class Answer:
     """The answer to an order."""
 
-    engine: str  # unique name; after a restart another
+    engine: str  # its unique name; a restarted engine has another
     version: int  # of its weights
     complete: list[tuple[int, TrajectoryGroup]] = field(default_factory=list)  # with their places
     under_way: list[int] = field(default_factory=list)  # places
-    num_requests: int = 0  # that the engine is at, or is to do
-    stats: RolloutStats = field(default_factory=RolloutStats)  # since the answer before
-    logged: list[Any] = field(default_factory=list)  # by callbacks; reduced metrics of RLlib's
+    num_requests: int = 0  # that the engine has not finished
+    stats: RolloutStats = field(default_factory=RolloutStats)  # since the previous answer
+    logged: list[Any] = field(default_factory=list)  # by callbacks, as reduced RLlib metrics
 
 
-_PAUSE_S = 0.02  # while the weights are on their way
+_PAUSE_S = 0.02  # pause of an order while the engine's weights are incomplete
 
 
 class RunnerStream:
@@ -59,16 +59,16 @@ class RunnerStream:
 
     Args:
         env_runner: the ``RAPOEnvRunner``.
-        observer: makes episodes of them for callbacks or records; None: there are none.
+        observer: builds episodes of the groups for callbacks; None: there are no callbacks.
     """
 
     def __init__(self, env_runner: Any, observer: EpisodeObserver | None) -> None:
         self._env_runner, self._observer = env_runner, observer
         self._stream = RolloutStream(env_runner.loop, observer)
-        self._waiting: list[tuple[int, Question]] = []  # for whole weights
+        self._waiting: list[tuple[int, Question]] = []  # questions that wait for complete weights
 
     def work(self, order: Order) -> Answer:
-        """Do what an order says.
+        """Execute an order: give up, begin and continue groups; return the complete groups.
 
         Raises:
             EngineError: the engine broke.
@@ -78,10 +78,10 @@ class RunnerStream:
         self._waiting = [(place, question) for place, question in self._waiting if place not in order.given_up]
         self._waiting += order.questions
         complete: list[tuple[int, TrajectoryGroup]] = []
-        self._set_view(order.conditions.buffer_view)  # now: it is sent once
+        self._set_view(order.conditions.buffer_view)  # in any case: a view is sent only once
         if not runner.engine.weights.whole:
             time.sleep(_PAUSE_S)
-        elif runner.policy_version < order.least_version:  # it was started anew, and knows nothing of this training
+        elif runner.policy_version < order.least_version:  # the engine was restarted, and lacks the weights of this training
             self._waiting = []
         else:
             waiting, self._waiting = self._waiting, []
@@ -98,10 +98,10 @@ class RunnerStream:
         return Answer(name, version, complete, under_way, num_requests, stats, logged)
 
     def close(self) -> None:
-        """Leave nothing under way."""
+        """Drop all groups under way."""
         self._stream.close()
 
     def _set_view(self, view: BufferView | None) -> None:
-        """Set the view on the thread that searches: a search that is under way has the buffer to itself."""
+        """Set the view on the search thread, so that the buffer does not change during a search."""
         if view is not None and self._env_runner.loop.retriever is not None:
             self._env_runner.loop.search_thread.submit(self._env_runner.set_buffer_view, view).result()

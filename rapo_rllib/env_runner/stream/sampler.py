@@ -1,11 +1,11 @@
 """The driver's side of a streamed rollout: a thread keeps all engines at work, and ``take`` waits for the groups of an update.
 
     ledger --questions--> engines --groups--> ledger --take--> update, while the engines go on
-    new weights: each engine takes them between two orders ; ``set_version`` then tells the ledger
+    new weights: each engine loads them between two orders; then ``set_version`` tells the ledger
 
 An order lasts a quarter of a second at most, so weights, evaluations and the end of the training wait no longer than that.
-An engine that dies, or was started anew, loses what it had under way: those questions are asked again, and it gets nothing
-before it has the current weights.
+An engine that died or was restarted has lost its groups under way: their questions are asked again, and the engine gets no
+question before it has the current weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rapo_rllib.types import TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 0.25  # between two looks at what has changed
+_LOOK_S = 0.25  # seconds between two checks, and the length of an order
 _MAX_FRUITLESS = 3  # times that each engine may die while no group comes back
 _RESTORE_EVERY_S = 1.0
 
@@ -38,8 +38,8 @@ class Engine:
     """An engine that takes orders."""
 
     name: str = ""  # of its process; "" before its first answer
-    requests: int = 0  # at its last answer, and those given to it since
-    view: Any = None  # of the buffer, that it was sent
+    requests: int = 0  # at its last answer, with requests given to it since
+    view: Any = None  # the view of the buffer that it was sent last
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Call:
 
 
 def work(env_runner: Any, order: Order) -> Answer:
-    """Work on the env runner; what it raises ends its process, which RLlib starts anew."""
+    """Execute an order on an env runner; an exception ends the process of the env runner, and RLlib restarts it."""
     answer: Answer = env_runner.stream(order)
     return answer
 
@@ -61,8 +61,8 @@ class StreamSampler:
     """Sampler that keeps the env runners of a training busy.
 
     Args:
-        env_runner_group: RLlib's; its remote env runners.
-        ledger: which questions are where.
+        env_runner_group: RLlib's group; its remote env runners are used.
+        ledger: knows where each question is.
         capacity: requests that an engine computes side by side.
         group_size: trajectories of a group.
         restore: brings back restarted env runners WITH the current weights.
@@ -87,14 +87,14 @@ class StreamSampler:
         self._conditions: Conditions | None = None  # None: nothing is to be sampled
         self._engines: dict[int, Engine] = {}  # that take orders, by number of the env runner
         self._calls: dict[Any, Call] = {}
-        self._given_up: dict[int, list[int]] = {}  # what engines are to be told
+        self._given_up: dict[int, list[int]] = {}  # places that engines are still to be told
         self._stats: dict[int, RolloutStats] = {}
         self._logged: list[Any] = []
         self._error: BaseException | None = None
         self._num_failures = 0  # of engines, since a group came back
         self._num_lost = 0  # engines, since the last batch
-        self._alone_since: float | None = None  # no engine takes orders
-        self._out_s: dict[int, float] = {}  # of those that do not, while groups are waited for
+        self._alone_since: float | None = None  # since then no engine has taken orders
+        self._out_s: dict[int, float] = {}  # seconds without an engine that takes no orders, while groups are awaited
         self._looked = 0.0
         self._restoring: Future[Any] | None = None
         self._restored_at = 0.0
@@ -112,11 +112,11 @@ class StreamSampler:
 
         Args:
             conditions: of the groups that begin from now on.
-            prepare: completes each group, with trajectories of others.
-            accepts: whether a group is to be trained on; others take the place of those that are not.
+            prepare: completes each group, e.g. with off-policy trajectories.
+            accepts: whether a group is to be trained on; a refused group is replaced by another one.
 
         Raises:
-            RuntimeError: no env runner came back in time, all die again and again, or one lives and does not answer.
+            RuntimeError: no env runner came back in time, env runners die again and again, or a live one does not answer.
         """
         started = time.monotonic()
         with self._changed:
@@ -139,11 +139,11 @@ class StreamSampler:
             self._thread.start()
 
     def _batch(self) -> SampleResult:
-        """Make what ``take`` returns, and begin to count anew."""
+        """Build the result of ``take``, and reset the counts."""
         ledger = self._ledger
         batch = ledger.take()
         kept, rejected = [found.group for found in batch], ledger.rejected
-        groups = kept or rejected[: ledger.batch_size]  # for their metrics
+        groups = kept or rejected[: ledger.batch_size]  # rejected ones only for their metrics
         probs = [found.retrieval_prob for found in batch]
         result = SampleResult(
             groups,
@@ -160,7 +160,7 @@ class StreamSampler:
         ledger.begin_batch()
         self._stats, self._logged, self._num_lost = {}, [], 0
         if not ledger.max_staleness:
-            self._conditions = None  # the next batch begins with the next ``take``, as schedules are then
+            self._conditions = None  # nothing begins before the next ``take``, which has the new values of schedules
         return result
 
     def set_version(self, version: int) -> None:
@@ -171,18 +171,18 @@ class StreamSampler:
                     self._given_up.setdefault(runner, []).extend(places)
 
     def end_update(self) -> None:
-        """Note that the update is over, even if it has not moved the weights."""
+        """Note that the update is over, even if it has not changed the weights."""
         with self._changed:
             self._ledger.updating = False
 
     @property
     def untrained(self) -> list[int]:
-        """Places of the questions that a checkpoint asks again."""
+        """Places of questions that were handed out and not trained on; after a restore they are asked again."""
         with self._changed:
             return self._ledger.untrained
 
     def forget(self) -> None:
-        """Drop all that is under way or complete: weights or cursor are set to something else. ``take`` begins anew."""
+        """Drop all groups under way or complete, as weights or cursor are replaced; the next ``take`` begins with none."""
         with self._changed:
             self._conditions = None
             while self._calls and self._error is None:
@@ -193,7 +193,7 @@ class StreamSampler:
             self._stats, self._logged, self._num_lost = {}, [], 0
 
     def close(self) -> None:
-        """End the thread; the env runners keep what they have."""
+        """Stop the thread; groups under way stay in the env runners."""
         with self._changed:
             self._closing = True
         if self._thread is not None:
@@ -206,7 +206,7 @@ class StreamSampler:
                 self._give_orders()
                 self._collect()
                 self._bring_back()
-        except BaseException as error:  # raised by the thread that waits for groups
+        except BaseException as error:  # ``take`` raises it, on its own thread
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
@@ -219,14 +219,14 @@ class StreamSampler:
                 self._calls[call] = Call(runner, order, time.monotonic())
 
     def _orders(self) -> dict[int, Order]:
-        """Return one for each engine that is not at work, and has something to do."""
+        """Make an order for each idle engine that has something to do."""
         if self._conditions is None:
             return {}
         busy, orders = {call.runner for call in self._calls.values()}, {}
         loads = {runner: engine.requests for runner, engine in self._engines.items()}
         for runner, count in shares(self._ledger.room, loads, self._capacity, self._group_size).items():
             if runner in busy:
-                continue  # it gets them when it has answered
+                continue  # the engine gets questions after its answer
             engine, conditions = self._engines[runner], self._conditions
             questions = self._ledger.hand_out(runner, count, conditions.retrieval_prob)
             given_up = self._given_up.pop(runner, [])
@@ -240,7 +240,7 @@ class StreamSampler:
         return orders
 
     def _collect(self) -> None:
-        """Wait a while for answers."""
+        """Wait a moment for answers, and take in those that have come."""
         if not self._calls:
             with self._changed:
                 self._changed.wait(_LOOK_S / 10)
@@ -267,7 +267,7 @@ class StreamSampler:
         if answer.version < call.order.least_version:
             self._fail(call.runner, "it was started anew")
             return
-        if engine.name != answer.engine:  # it may have been started anew, and been given the current weights
+        if engine.name != answer.engine:  # it may have been restarted, and given the current weights
             self._num_lost += engine.name != ""
             engine.name, engine.view = answer.engine, None
         engine.requests = answer.num_requests
@@ -279,7 +279,7 @@ class StreamSampler:
         self._logged += answer.logged
 
     def _fail(self, runner: int, why: str) -> None:
-        """Note that an engine is gone, with all that it had under way."""
+        """Remove an engine that is gone, and ask its questions again."""
         del self._engines[runner]
         self._given_up.pop(runner, None)
         self._group._worker_manager.set_actor_state(runner, healthy=False)
@@ -294,7 +294,7 @@ class StreamSampler:
             )
 
     def _bring_back(self) -> None:
-        """Restore engines that were lost, on a thread: new weights may have to wait for the end of an update."""
+        """Restore lost engines on another thread, since their weights may have to wait for the end of an update."""
         if self._restoring is not None:
             if self._restoring.done():
                 self._restoring.result()
@@ -311,9 +311,9 @@ class StreamSampler:
         self._check_alone()
 
     def _check_out(self) -> None:
-        """Count an engine that others work without for so long; where there are no others the training ends.
+        """Warn of engines that are out for ``recovery_timeout_s``, and count them (if none is left: :meth:`_check_alone`).
 
-        An update, and what is between two, does not count: new weights wait for it, and engines for them.
+        Only time in which groups are awaited counts: during an update, engines wait for weights, and weights for its end.
         """
         since, self._looked = self._looked, time.monotonic()
         out = set(self._group._worker_manager.actors()) - set(self._engines)
@@ -324,7 +324,7 @@ class StreamSampler:
             self._out_s[runner] += self._looked - since
             if before <= self._recovery_timeout_s < self._out_s[runner]:
                 logger.warning("env runner %d has not come back within %.0f s", runner, self._recovery_timeout_s)
-                with self._changed:  # beside what others have counted: one that did nothing was not idle
+                with self._changed:  # added to another engine's counts: counts of its own would lower the mean idle time
                     of = next(iter(self._stats), runner)
                     self._stats.setdefault(of, RolloutStats()).deadlines["restore"] += 1
 
@@ -339,7 +339,7 @@ class StreamSampler:
             )
 
     def _check_answers(self, waiting_since: float) -> None:
-        """Raise if a live engine does not answer. Evaluations and new weights delay it, but then no group is awaited."""
+        """Raise if an engine is silent for ``timeout_s``, without time before ``waiting_since`` (evaluation, new weights)."""
         for call in self._calls.values():
             if time.monotonic() - max(call.begun, waiting_since) > self._timeout_s:
                 raise RuntimeError(

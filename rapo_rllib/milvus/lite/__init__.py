@@ -1,4 +1,4 @@
-"""A Milvus Lite path: the one process that has it open, and how the others reach it.
+"""Access to a Milvus Lite path: one process, the owner, has it open, and the other processes ask the owner.
 
-LiteHandle --Ray actor, or this process--> Owner --> Database (Lite, on disk) and one Table (rows and keys, in memory) each
+LiteHandle --Ray actor, or this process--> Owner --> Database (Lite, on disk) and a Table per collection (rows, in memory)
 """

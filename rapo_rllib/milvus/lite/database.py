@@ -1,13 +1,13 @@
-"""A Milvus Lite folder that this process alone has open: rows go to disk here. Flow: ``owner.py`` calls, one call at a time.
+"""Storage of rows in a Milvus Lite folder, which only this process has open. Flow: ``owner.py`` makes one call at a time.
 
-milvus-lite 3.2 keeps what it has acknowledged, with these mends:
+These faults of milvus-lite 3.2 are repaired here, so that it keeps every row that it has acknowledged:
 
-    a log whose rows are in files already is read again, as after a kill          -> it is deleted before
-    a collection that was half made cannot be made                                -> likewise
-    a collection that is half deleted is read                                     -> it is renamed before it is deleted
-    a write that failed halfway hides what comes after it in the log              -> the folder is opened anew
-    logs, and files that a manifest names, are with the operating system only      -> they are synced
-    a byte that is not what was written is read as a row or a key                 -> each row has a sum
+    a log is read again although its rows are in files already, as after a kill   -> the log is deleted at opening
+    a half-made collection prevents another one of its name                       -> its folder is deleted at opening
+    a half-deleted collection is still read                                       -> a collection is renamed before deletion
+    a write that failed halfway hides later entries of the log                    -> the folder is opened anew
+    logs, and files that a manifest names, may not be on the disk yet             -> they are synced
+    a byte that changed on the disk is read as part of a row or a key             -> each row has a checksum
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from milvus_lite.storage.wal import WAL
 from rapo_rllib.errors import RetrievalError
 from rapo_rllib.milvus.schema import BM25_PARAMS, SCALARS, TERMS, VECTOR, Field, collection_schema
 
-SUM = Field("row_sum", "INT64")  # of a row's other columns and its vector
+SUM = Field("row_sum", "INT64")  # checksum of a row's other columns and its vector
 KINDS = {"VARCHAR": str, "INT64": int, "DOUBLE": float}
 INDEXES = {
     VECTOR: {"index_type": "FLAT", "metric_type": "COSINE"},
     TERMS: {"index_type": "SPARSE_INVERTED_INDEX", "metric_type": "BM25", "params": BM25_PARAMS},
-}  # as any other program that opens the folder finds them
+}  # which other programs find when they open the folder
 
 
 class SyncedLog(WAL):  # type: ignore[misc]
-    """Lite's log, on the disk before a write is acknowledged."""
+    """Lite's log, synced to the disk before a write is acknowledged."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "sync_mode": "batch"})
 
 
 class SyncedManifest(Manifest):  # type: ignore[misc]
-    """Lite's list of files, which are on the disk before it names them: logs and older files are deleted after that."""
+    """Lite's list of files. New files are synced before it names them, since logs and older files are deleted afterwards."""
 
     _synced: frozenset[Path] = frozenset()
 
     @classmethod
     def load(cls, data_dir: str) -> SyncedManifest:
-        """Read it; what it names is synced, or lost."""
+        """Read the list. The files that it names already are not synced again: they were synced, or are lost."""
         manifest: SyncedManifest = super().load(data_dir)
         manifest._synced = manifest._files()
         return manifest
 
     def save(self) -> None:
-        """Sync the files that are new, and write it."""
+        """Sync the new files, and write the list."""
         files = self._files()
         for file in files - self._synced:
             for place in (file, file.parent):
@@ -95,13 +95,13 @@ class Database:
             self._lite.__init__(path)  # type: ignore[misc]
             for folder in self._folders():
                 _mend(folder)
-        except BaseException:  # its own beginning may fail, too, behind the lock
+        except BaseException:  # MilvusLite's own __init__ may fail, too, after it took the lock
             if getattr(self._lite, "_lock_fd", None) is not None:
                 self._lite._release_lock()
             raise
 
     def is_elsewhere(self) -> bool:
-        """Return whether the folder was deleted, or another lies at its path: what is written then is nowhere."""
+        """Return whether the folder was deleted or replaced by another one, so that writes would be lost."""
         try:
             return os.stat(self._lite._lock_path).st_ino != os.fstat(self._lite._lock_fd).st_ino
         except FileNotFoundError:
@@ -112,7 +112,7 @@ class Database:
         return bool(self._lite.has_collection(name))
 
     def make(self, name: str, fields: Sequence[Field], dim: int, words_of: str | None) -> None:
-        """Make a collection that is not there; see ``MilvusHandle.create``."""
+        """Make a collection that does not exist yet; see ``MilvusHandle.create``."""
         from pymilvus.client.prepare import Prepare
 
         schema = collection_schema([*fields, SUM], dim, words_of)
@@ -121,10 +121,10 @@ class Database:
         self._have_indexes(collection)
 
     def fields(self, name: str) -> tuple[list[Field], int]:
-        """Return the scalar columns but the sum, the primary key first, and the width of the vectors.
+        """Return the scalar columns without the checksum, the primary key first, and the width of the vectors.
 
         Raises:
-            RetrievalError: the collection has no sums: another program made it.
+            RetrievalError: the collection has no checksums: an earlier version or another program made it.
         """
         found, dim = [], 0
         for field in self._collection(name).schema.fields:
@@ -157,7 +157,7 @@ class Database:
         return written
 
     def delete(self, name: str, ids: Sequence[str]) -> None:
-        """Delete the rows with these keys; those that are not there are none the less gone."""
+        """Delete the rows with these keys; a key without a row is no error."""
         self._collection(name).delete(list(ids))
 
     def content(self, name: str) -> Iterator[tuple[list[dict[str, Any]], np.ndarray]]:
@@ -178,18 +178,18 @@ class Database:
             yield rows, vectors
 
     def search_words(self, name: str, texts: Sequence[str], top_k: int) -> list[list[tuple[str, float]]]:
-        """Return for each text the keys of the ``top_k`` rows that match it best by BM25, with their scores, best first."""
+        """Find for each text the keys of the ``top_k`` rows that match it best by BM25, with their scores, best first."""
         collection = self._collection(name)
         collection.load()
         found = collection.search(list(texts), top_k=top_k, anns_field=TERMS, output_fields=[])
         return [[(hit["id"], abs(float(hit["distance"]))) for hit in hits] for hits in found]
 
     def flush(self, name: str) -> None:
-        """Have everything written in files; Lite would index the log anew for every search by words."""
+        """Write all rows to files, since Lite indexes rows in the log anew for every search by words."""
         self._collection(name).flush()
 
     def drop(self, name: str) -> None:
-        """Delete a collection. A kill leaves it whole or not at all."""
+        """Delete a collection. After a kill it is either whole or gone."""
         opened = self._lite._collections.get(("default", name))
         if opened is not None:
             opened.close()
@@ -203,7 +203,7 @@ class Database:
         self._lite.close()
 
     def abandon(self) -> None:
-        """Let go of the folder as it is on disk: after a write that failed, what is in memory may be wrong."""
+        """Release the folder without writing to it, because after a failed write the rows in memory may be wrong."""
         for collection in self._lite._collections.values():
             collection._bg_closed = True
             collection._bg_executor.shutdown(wait=True, cancel_futures=True)
@@ -214,7 +214,7 @@ class Database:
         self._lite._release_lock()
 
     def close_lock(self) -> None:
-        """Close this process's descriptor of the lock, which its parent still holds."""
+        """Close a forked child's descriptor of the lock; the parent keeps the lock."""
         os.close(self._lite._lock_fd)
 
     def _collection(self, name: str) -> Collection:
@@ -244,7 +244,7 @@ def _mend(folder: Path) -> None:
         return
     try:
         active = Manifest.load(str(folder)).active_wal_number or 0
-    except ManifestCorruptedError:  # told when the collection is asked for; the others can be read
+    except ManifestCorruptedError:  # reported when this collection is read; the others can be read
         return
     for number in WAL.find_wal_files(str(folder / "wal")):
         if number < active:
@@ -253,7 +253,7 @@ def _mend(folder: Path) -> None:
 
 
 def _latest(collection: Collection, key: str) -> Iterator[pa.Table]:
-    """Yield the tables of files and log, with the latest row of each key alone, and none that was deleted."""
+    """Yield the rows of files and log as tables: the latest row of each key, and no deleted rows."""
     segments, deleted = collection._read_snapshot()
     memory = collection._memtable
     tables = [segment.table for segment in segments] + [memory.to_arrow_table()]

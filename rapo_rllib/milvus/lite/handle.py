@@ -1,7 +1,7 @@
 """Reach the owner of a Milvus Lite path. Flow: the buffer and the corpus -> here -> ``owner.py``.
 
-Inside Ray the owner is an actor with the path in its name. Its first user makes it on its own node, and it ends with that user;
-the next user makes another. On the same node it is asked by ``line.py``. Without Ray it is an object of this process.
+Inside Ray the owner is an actor named after the path. Its first user starts it on that user's node, and it ends with that user;
+the next user starts another. Users on the same node ask it by ``line.py``. Without Ray the owner is an object in this process.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from rapo_rllib.milvus.lite.owner import RAY, Owner, OwnerEndedError
 logger = logging.getLogger(__name__)
 
 PAGE = 4096  # rows of one answer
-BUSY_S = 60.0  # of a call: the owner may be reading another collection, or learning inverted lists
-START_S = 120.0  # of an actor, on a busy machine
-OPEN_S = 600.0  # of the first call about a collection, which reads it
-PATIENCE_S = 30.0  # how long a lost owner is waited for
+BUSY_S = 60.0  # limit of a call: the owner may be reading another collection, or learning inverted lists
+START_S = 120.0  # limit of an actor's start, on a busy machine
+OPEN_S = 600.0  # limit of the first call about a collection, which reads its rows
+PATIENCE_S = 30.0  # limit of the wait for a lost owner
 LONG_S = 3600.0
 LONG = ("flush", "drop")
 UNREAD = ("exists", "create", "drop")  # methods that do not read the collection
@@ -39,22 +39,22 @@ _NAMES = ("exists", "create", "upsert", "shape", "delete", *LONG, "search", "sea
 METHODS = {name: inspect.signature(getattr(Owner, name)) for name in _NAMES}
 NAMESPACE = "rapo_rllib"
 
-_lock = threading.RLock()  # for what follows; no call of Ray, Lite or the owner is made under it
+_lock = threading.RLock()  # guards the next three; while it is held, no call of Ray, Lite or an owner is made
 _here: dict[str, Owner] = {}  # the owners in this process, by path
-_reached: dict[str, Reached] = {}  # those in actors
-_users: dict[str, set[int]] = {}  # and the users of either in this process
-_inherited: list[Any] = []  # of a fork's parent: kept, because Ray would be told that they are gone
+_reached: dict[str, Reached] = {}  # the owners in actors, by path
+_users: dict[str, set[int]] = {}  # ids of this process's handles that use either, by path
+_inherited: list[Any] = []  # actors of a fork's parent, kept in the child: else Ray would be told that their handles are gone
 
 
 class Reached:
-    """The actor of a path as this process reaches it.
+    """This process's connection to the actor of a path.
 
-    All handles of a process share one: while any handle of a dead actor is held, Ray still finds that actor by its name.
+    Each ``LiteHandle`` of a process shares it: Ray finds a dead actor by its name as long as any Ray handle of it is held.
     """
 
     def __init__(self, actor: Any, line: Line | None) -> None:
-        self.actor, self.line = actor, line  # None: it is on another node
-        self.known: set[str] = set()  # collections that it has read
+        self.actor, self.line = actor, line  # no line: the actor is on another node
+        self.known: set[str] = set()  # collections that the owner has read
 
     def drop(self) -> None:
         """Release the actor, even if this object is still referred to."""
@@ -63,7 +63,7 @@ class Reached:
             self.line.close()
 
     def ask(self, timeout_s: float, method: str, arguments: tuple) -> tuple[Exception | None, Any]:
-        """Have it answer; see ``OwnerActor.call``."""
+        """Ask the actor, and return its answer; see ``OwnerActor.call``."""
         import ray
 
         collection = arguments[0]
@@ -92,7 +92,7 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class LiteHandle:
-    """Operations on the collections of a Lite path: those of ``MilvusHandle``, of which the owner has most.
+    """Operations on the collections of a Lite path: those of ``MilvusHandle``, most of them passed on to the owner.
 
     Cheap to construct, safe in threads. Every method but ``close`` raises ``RetrievalError`` when the path cannot be
     read or written, or is open elsewhere.
@@ -105,7 +105,7 @@ class LiteHandle:
         self._uri_key, self._timeout_s = uri_key, timeout_s
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        """Return a method of the owner, which is asked wherever it is."""
+        """Return a function that calls this method of the owner, in this process or in its actor."""
         if method not in METHODS:
             raise AttributeError(f"a Milvus Lite path has no {method}")
         return partial(self._ask, method)
@@ -133,14 +133,14 @@ class LiteHandle:
         arguments = bound.args[1:]
         self._join()
         if _is_inside_ray():
-            with _lock:  # one from before Ray was there cannot be reached by others in Ray
+            with _lock:  # an owner from before Ray's start cannot be reached by other processes in Ray
                 before = _here.pop(self.uri, None)
             if before is not None:
                 before.end()
             return self._ask_actor(method, arguments, LONG_S if method in LONG else self._timeout_s)
         while True:
             with _lock:
-                _reached.pop(self.uri, None)  # of a Ray that has ended
+                _reached.pop(self.uri, None)  # an actor of a Ray that has ended
                 owner = _here.setdefault(self.uri, Owner(self.uri, self._uri_key))
             try:
                 return getattr(owner, method)(*arguments)
@@ -166,10 +166,10 @@ class LiteHandle:
             except (TimeoutError, GetTimeoutError) as lost:
                 _lose(self.uri, reached)
                 raise RetrievalError(f"Milvus at {self.uri} does not answer ({method}): {lost}") from None
-            except (RayError, EOFError, OSError, ValueError) as lost:  # ValueError: the name is taken by one that ends
+            except (RayError, EOFError, OSError, ValueError) as lost:  # ValueError: an ending actor still has the name
                 _lose(self.uri, reached)
                 lost_since = min(lost_since, time.monotonic())
-                if time.monotonic() - lost_since > PATIENCE_S:  # from None: what it refers to has handles of the actor
+                if time.monotonic() - lost_since > PATIENCE_S:  # from None: the cause would keep handles of the actor
                     raise RetrievalError(f"Milvus at {self.uri}: its owner ends as often as it is started: {lost}") from None
             else:
                 if error is not None:
@@ -179,7 +179,7 @@ class LiteHandle:
             wait_s = min(wait_s * 2, 1.0)
 
     def _reach(self) -> Reached:
-        """Find the actor, or make it; with a line to it if it is on this node."""
+        """Find the actor or start it, and open a line to it if it is on this node."""
         import ray
 
         with _lock:
@@ -192,7 +192,7 @@ class LiteHandle:
                 actor = None  # Ray's error refers to itself and to this frame, which would keep the handle
                 raise
             if node == ray.get_runtime_context().get_node_id():
-                with suppress(ConnectionRefusedError):  # in a container of its own, say
+                with suppress(ConnectionRefusedError):  # e.g. the actor is in another container
                     line = Line(address)
             with _lock:  # another thread may have been faster
                 reached = _reached.setdefault(self.uri, Reached(actor, line))
@@ -209,19 +209,19 @@ class OwnerActor:
         self._line = LineServer(self.call)
 
     def __ray_shutdown__(self) -> None:
-        """Let the next owner have the path."""
+        """Release the path for the next owner."""
         self._owner.end()
 
     def place(self) -> tuple[str, Address]:
-        """Return its node, and the address of its socket there."""
+        """Return the actor's node, and the address of its socket there."""
         import ray
 
         return ray.get_runtime_context().get_node_id(), self._line.address
 
     def call(self, deadline: float, method: str, *arguments: Any) -> tuple[Exception | None, Any]:
-        """Call a method of the owner, unless the caller has given up: it may have asked again, or for something else.
+        """Call a method of the owner, unless the caller has given up: the caller may have asked again, or something else.
 
-        ``deadline`` is by the clock of this machine.
+        Returns the error (or None) and the method's result. ``deadline`` is by the clock of this machine.
         """
         try:
             with self._owner.lock:  # which others may hold for long
@@ -253,7 +253,7 @@ def _actor(path: str, uri_key: str) -> Any:
 
 
 def _lose(path: str, reached: Reached | None) -> None:
-    """Forget how the actor was reached, but not how another thread has since: they would close each other's lines."""
+    """Drop the connection ``reached``, but keep a newer one of another thread: threads would close each other's lines."""
     with _lock:
         if reached is not None and _reached.get(path) is reached:
             del _reached[path]
@@ -262,13 +262,13 @@ def _lose(path: str, reached: Reached | None) -> None:
 
 
 def _leave(path: str, user: int) -> None:
-    """Let go of the owner behind its last user in this process."""
+    """Remove a user of the path; after the last one in this process, release the owner."""
     with _lock:
         users = _users.get(path, set())
         users.discard(user)
         owner = None if users else _here.pop(path, None)
         reached = None if users else _reached.pop(path, None)
-    if owner is not None:  # not under the lock: a call that goes on there may have a handle collected, which comes here
+    if owner is not None:  # without the lock: a call in progress may collect a handle, whose finalizer waits for the lock
         owner.end()
     if reached is not None:
         reached.drop()

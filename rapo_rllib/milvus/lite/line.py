@@ -1,4 +1,4 @@
-"""Requests over a socket of this machine: a tenth of what a call of a Ray actor costs. Flow: ``handle.py`` <-> the owner."""
+"""Requests over a local socket, at a tenth of the cost of a Ray actor's call. Flow: ``handle.py`` <-> the owner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Address(NamedTuple):
 
 
 class LineServer:
-    """Answers requests, each connection in a thread of its own; ends with its process."""
+    """Server that answers requests, with one thread per connection. It ends with its process."""
 
     def __init__(self, answer: Callable[..., Any]) -> None:
         self._answer = answer
@@ -33,7 +33,7 @@ class LineServer:
         while True:
             try:
                 line = self._listener.accept()
-            except OSError:  # as where descriptors have run out
+            except OSError:  # e.g. no file descriptors are left
                 time.sleep(0.1)
             else:
                 threading.Thread(target=self._serve, args=(line,), daemon=True).start()
@@ -41,13 +41,13 @@ class LineServer:
     def _serve(self, line: Connection) -> None:
         with suppress(EOFError, OSError), line:
             if not hmac.compare_digest(line.recv_bytes(len(self.address.key)), self.address.key):
-                return  # before anything of it is unpickled
+                return  # before anything from the client is unpickled
             while True:
                 line.send(self._answer(*line.recv()))
 
 
 class Line:
-    """A connection to a server. Safe in threads, one request at a time.
+    """A connection to a ``LineServer``. Thread-safe, one request at a time.
 
     Raises:
         OSError, EOFError: the server is gone.
@@ -66,7 +66,7 @@ class Line:
                 if not self._line.poll(timeout_s):
                     raise TimeoutError(f"no answer in {timeout_s:.0f} s")
                 return self._line.recv()
-            except BaseException:  # the answer may still come, and is no answer to what is asked next
+            except BaseException:  # the answer may still come, and would be taken for the next request's
                 self._line.close()
                 raise
 

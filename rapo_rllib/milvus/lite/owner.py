@@ -1,7 +1,7 @@
 """The one owner of a Milvus Lite path: it alone has the folder open, and answers from memory.
 
-    write -> Database, which has it on disk -> Table
-    read  -> Table; a search by words -> Lite
+    write -> Database (on disk), then Table (in memory)
+    read  -> Table; a search by words -> Database, then Table
 
 Lives in a Ray actor, or in a process without Ray; ``handle.py`` finds it.
 """
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RAY = "Ray, job "  # what the command of an owner in Ray begins with
-LEAVING_S = 5.0  # how long the folder is waited for: an owner that ends still writes its log to files
-NEXT_S = 60.0  # the same, where the one before was of the same Ray job: a busy machine takes long to end a process
+RAY = "Ray, job "  # prefix of the command of an owner in Ray
+LEAVING_S = 5.0  # limit of the wait for the folder: an ending owner still writes its log to files
+NEXT_S = 60.0  # the same limit if the last owner was of the same Ray job: a busy machine takes long to end a process
 
 
 class OwnerEndedError(ConnectionError):
-    """An owner has let go of the path for good; another may have it."""
+    """Error of a call to an owner that has released the path for good; another owner may have the path."""
 
 
 class Owner:
@@ -49,7 +49,7 @@ class Owner:
     Args:
         path: absolute.
         uri_key: what the user calls it, for messages.
-        command: what this process does, for messages to refused ones.
+        command: command of this process, for the message to a process that is refused the path.
     """
 
     def __init__(self, path: str, uri_key: str, command: str = "") -> None:
@@ -165,7 +165,7 @@ class Owner:
             return len(self._table(collection))
 
     def close(self) -> None:
-        """Have everything in files, and let another process open the folder. The next call opens it again."""
+        """Write everything to files, and let another process open the folder. The next call opens it again."""
         with self.lock:
             database, self._database = self._database, None
             self._tables.clear()
@@ -228,7 +228,7 @@ class Owner:
                     raise RetrievalError(self._refusal(holder)) from error
                 time.sleep(0.1)
             else:
-                with suppress(OSError):  # a full disk can be read; the note is for a message alone
+                with suppress(OSError):  # a full disk can still be read, and the note only serves a message
                     self._note.write_text(json.dumps([os.getpid(), socket.gethostname(), self._command]))
                 return database
 
@@ -250,7 +250,7 @@ class Owner:
 
     @contextmanager
     def _writing(self, method: str, collection: str) -> Iterator[Database]:
-        """Give the open folder; what is in memory after a write that failed is read anew."""
+        """Yield the open folder for a write; after a failed write, forget the tables in memory, so that they are read anew."""
         with self.lock:
             database = self._open(method, collection)
             try:
@@ -269,7 +269,7 @@ class Owner:
 
     @contextmanager
     def _told(self, method: str, collection: str) -> Iterator[None]:
-        """Raise what Lite or the disk say as ``RetrievalError``, with what to do."""
+        """Turn errors of Lite or the disk into ``RetrievalError`` with a remedy."""
         try:
             yield
         except OwnerEndedError:

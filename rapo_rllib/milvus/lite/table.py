@@ -1,7 +1,7 @@
-"""Rows and keys of one collection in memory: what makes retrieval from a Lite path fast. Flow: ``owner.py`` keeps one each.
+"""Rows of one collection in memory, for fast retrieval from a Lite path. Flow: ``owner.py`` keeps one table per collection.
 
-Up to ``EXACT_LIMIT`` rows a query is compared with every key; above, with those of the nearest of faiss' inverted lists.
-A row keeps its number for good: a row with another key is a new one, and the old number is dead.
+Up to ``EXACT_LIMIT`` rows a query is compared with every vector; above, with those in the nearest of faiss' inverted lists.
+A row keeps its number as long as its vector stays the same; with another vector it gets a new number, and the old one is dead.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from rapo_rllib.milvus.schema import EXACT_LIMIT, VECTOR, Condition, Field
 if TYPE_CHECKING:
     import faiss
 
-DIGITS = 6  # of a similarity
-CLOSE = 1e-6  # cosines that differ by less are equal: a sum's last digits depend on what else is in the batch
-DEAD = 1000  # numbers of rows that are gone, beside as many as there are rows, before a table is made anew
-TIES = 16  # rows that the lists are asked for beyond those that are wanted, and more as long as all are equally near
-# Of 170,000 real and mixed keys the nearest was found in 98.6 of 100 cases with 64 of 4 * sqrt(rows) lists, in 0.85 ms; in 97.6
-# with 32 of 2 * sqrt(rows), as fast; in 99.8 with 96 of 4 * sqrt(rows), in 1.24 ms.
+DIGITS = 6  # decimals of a similarity
+CLOSE = 1e-6  # cosines that differ by less count as equal: a sum's last digits depend on what else is in the batch
+DEAD = 1000  # a table is made anew once its dead numbers exceed its rows by more than this
+TIES = 16  # rows asked of the lists beyond those wanted; if the last is as near as the last one wanted, all rows are compared
+# Measured on 170,000 real and mixed keys: 64 of 4 * sqrt(rows) lists find the nearest in 98.6 of 100 cases, in 0.85 ms; 32 of
+# 2 * sqrt(rows) in 97.6, as fast; 96 of 4 * sqrt(rows) in 99.8, in 1.24 ms.
 LISTS, PROBES = 4, 64
-MIN_ALLOWED = 0.2  # where conditions leave a smaller share, all that is left is compared: the lists may hold too few of it
+MIN_ALLOWED = 0.2  # if a condition leaves a smaller share of the rows, all of these are compared: the lists may hold too few
 BLOCK = 64  # queries that are compared with all keys at a time
-TRAINED_ON = 40  # keys per list
+TRAINED_ON = 40  # vectors per list that k-means learns from
 ROUNDS = 5  # of k-means
 
 
 class Table:
-    """Rows of one collection with their keys.
+    """Rows of one collection with their vectors, which are called keys here.
 
     Args:
         fields: the columns, the primary key first.
@@ -41,21 +41,21 @@ class Table:
     def __init__(self, fields: Sequence[Field], dim: int) -> None:
         self.fields, self.dim = list(fields), dim
         self._columns: dict[str, list] = {field.name: [] for field in fields}
-        self.ids = self._columns[self.fields[0].name]  # by row number, dead rows included
+        self.ids = self._columns[self.fields[0].name]  # primary keys by row number, dead rows included
         self._number_of: dict[str, int] = {}
         self._keys = np.empty((0, dim), dtype=np.float32)  # with room for more
         self._alive = np.empty(0, dtype=bool)
         self._scale = np.empty(0, dtype=np.float32)  # 1 / length of each key
-        self._sorted: list[str] | None = None  # the keys
+        self._sorted: list[str] | None = None  # the primary keys
         self._codes: dict[str, tuple[np.ndarray, dict[str, int]]] = {}
         self._lists: faiss.IndexIVFFlat | None = None
-        self._learned = 0  # rows when the lists were learned
+        self._learned = 0  # number of rows when the lists were learned
 
     def __len__(self) -> int:
         return len(self._number_of)
 
     def put(self, rows: Sequence[dict[str, Any]], vectors: np.ndarray) -> None:
-        """Store rows ``[N]`` with vectors ``[N, D]``; one with a known key takes the place of that row."""
+        """Store rows ``[N]`` with vectors ``[N, D]``; a row replaces the row with the same primary key."""
         key = self.fields[0].name
         for row, vector in zip(rows, np.ascontiguousarray(vectors, dtype=np.float32), strict=True):
             number = self._number_of.get(row[key])
@@ -70,7 +70,7 @@ class Table:
         self._codes.clear()
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete the rows with these keys; those that are not there are none the less gone."""
+        """Delete the rows with these primary keys; a key without a row is no error."""
         self._sorted = None
         for number in (self._number_of.pop(one) for one in ids if one in self._number_of):
             self._alive[number] = False
@@ -80,17 +80,17 @@ class Table:
     def nearest(
         self, vectors: np.ndarray, top_k: int, only: Sequence[Condition | None] | None, exact: bool
     ) -> list[list[tuple[int, float]]]:
-        """Return the rows nearest to each query.
+        """Find the rows nearest to each query.
 
         Args:
             vectors: queries ``[B, D]``.
-            top_k: most rows of one answer.
-            only: for each query the condition that its rows fulfil; None: there is none.
+            top_k: most rows per query.
+            only: for each query, the condition that its rows must fulfil; None: no condition.
             exact: compare with every row, however many there are.
 
         Returns:
-            For each query ``(row number, cosine similarity)``, nearest first; of equally near ones, which have the same
-            similarity, the smaller primary key. So an answer does not depend on the order of the rows.
+            For each query pairs ``(row number, cosine similarity)``, nearest first. Equally near rows get the same similarity
+            and are sorted by primary key, so that an answer does not depend on the order of the rows.
         """
         queries = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         found: list[list[tuple[int, float]]] = [[] for _ in queries]
@@ -106,23 +106,23 @@ class Table:
         return found
 
     def prepare(self) -> None:
-        """Do what the first search of a large table would wait for."""
+        """Learn the inverted lists of a large table, so that the first search does not wait for them."""
         if len(self) > EXACT_LIMIT:
             self._inverted_lists()
 
     def rows(self, numbers: Sequence[int], names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the columns ``names``, the vector among them if it is named, of these rows, in this order."""
+        """Return the columns ``names`` (the vector, too, if it is named) of the rows ``numbers``, in their order."""
         columns = [self._keys if name == VECTOR else self._columns[name] for name in names]
         return [dict(zip(names, (column[number] for column in columns), strict=True)) for number in numbers]
 
     def find(self, ids: Sequence[str]) -> list[int]:
-        """Return the numbers of the rows with these keys; those that are not there are left out."""
+        """Find the numbers of the rows with these primary keys; keys without a row are left out."""
         return [self._number_of[one] for one in ids if one in self._number_of]
 
     def page(self, after: str | None, size: int) -> tuple[list[int], str | None]:
-        """Return up to ``size`` rows with keys after ``after`` (None: all), and the next ``after`` (None: no more rows).
+        """Return the numbers of up to ``size`` rows that follow the primary key ``after``, and the next ``after``.
 
-        By keys, so that a scan goes on where it was even if rows were reloaded meanwhile.
+        None stands for the start, and in the answer for the end. By keys, a scan goes on even if rows were reloaded meanwhile.
         """
         if self._sorted is None:
             self._sorted = sorted(self._number_of)
@@ -131,7 +131,7 @@ class Table:
         return self.find(found), found[-1] if start + size < len(self._sorted) else None
 
     def compacted(self) -> Table:
-        """Return the table, or where most of its numbers are dead one without them."""
+        """Return this table or, if most of its numbers are dead, a new one without the dead numbers."""
         if len(self.ids) <= 2 * len(self) + DEAD:
             return self
         table, numbers = Table(self.fields, self.dim), sorted(self._number_of.values())
@@ -139,7 +139,7 @@ class Table:
         return table
 
     def _codes_of(self, name: str) -> tuple[np.ndarray, dict[str, int]]:
-        """Return a column of texts as one number per different text ``[N]``, and the number of each text."""
+        """Encode a column of texts: the code of each row's text ``[N]``, and the code of each distinct text."""
         if name not in self._codes:
             numbers: dict[str, int] = {}
             codes = np.fromiter((numbers.setdefault(text, len(numbers)) for text in self._columns[name]), dtype=np.int64)
@@ -159,7 +159,7 @@ class Table:
         self._number_of[row[self.fields[0].name]] = number
 
     def _allowed(self, condition: Condition | None) -> np.ndarray | None:
-        """Return a bool per row; None: all of them."""
+        """Return for each row whether it is alive and fulfils the condition; None: all do."""
         total = len(self.ids)
         alive = None if len(self) == total else self._alive[:total]
         if condition is None:
@@ -184,7 +184,7 @@ class Table:
         return found
 
     def _ordered(self, hits: list[tuple[int, float]]) -> list[tuple[int, float]]:
-        """Return hits by similarity, equally near ones by their primary keys and with one similarity."""
+        """Sort hits by similarity; equally near hits get the same similarity and are sorted by primary key."""
         found: list[tuple[float, str, int]] = []
         first = np.inf
         for number, similarity in sorted(hits, key=lambda hit: -hit[1]):
@@ -202,7 +202,7 @@ class Table:
         if numbers is not None and not few:
             similar[:, ~allowed] = -np.inf  # type: ignore[operator]
         place = similar.shape[1] - min(wanted, similar.shape[1])
-        least = np.partition(similar, place, axis=1)[:, place] - CLOSE  # with all that are as near as the last that is wanted
+        least = np.partition(similar, place, axis=1)[:, place] - CLOSE  # keeps ties with the last row wanted
         found = []
         for row, floor in zip(similar, least, strict=True):
             best = np.flatnonzero(row >= floor)
@@ -218,17 +218,17 @@ class Table:
         return [_pairs(*one) for one in zip(best, values, strict=True)]
 
     def _inverted_lists(self) -> faiss.IndexIVFFlat:
-        """Return the lists of all rows, learned anew once there are twice as many."""
+        """Return the inverted lists of all rows; they are learned anew once the number of rows has doubled."""
         import faiss
 
         total = len(self.ids)
-        faiss.omp_set_num_threads(1)  # of this thread: a query is too short to share, and others search beside
+        faiss.omp_set_num_threads(1)  # of this thread: a query is too short to share, and other threads search, too
         if self._lists is None or len(self) > 2 * self._learned:
             count = int(LISTS * len(self) ** 0.5)
             self._lists = faiss.IndexIVFFlat(faiss.IndexFlatIP(self.dim), self.dim, count, faiss.METRIC_INNER_PRODUCT)
             self._lists.cp.niter, self._lists.cp.max_points_per_centroid = ROUNDS, TRAINED_ON
-            self._lists.cp.min_points_per_centroid = 1  # it warns of fewer than 39, which are enough here
-            rows = sorted(self._number_of.values(), key=self.ids.__getitem__)  # so that another order learns the same lists
+            self._lists.cp.min_points_per_centroid = 1  # faiss warns of fewer than 39, which are enough here
+            rows = sorted(self._number_of.values(), key=self.ids.__getitem__)  # so that the lists do not depend on their order
             self._lists.train(self._keys[rows] * self._scale[rows, None])
             self._learned = len(rows)
         if self._lists.ntotal < total:

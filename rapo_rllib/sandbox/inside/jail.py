@@ -20,16 +20,16 @@ from .syscalls import prctl, syscall
 REQUIRED = ("rlimits", "landlock", "seccomp")
 NAMESPACES = "namespaces"
 PIDFD = "pidfd_open"  # no layer: without it nothing can be run
-SOCKET_FD = 3  # with stdin, stdout and stderr all that a locked process has open
+SOCKET_FD = 3  # the only one that a locked process has open, beside stdin, stdout and stderr
 MAX_FILE_BYTES = 16 * 2**20
-SCRATCH_BYTES, SCRATCH_FILES = 32 * 2**20, 1000  # of a working folder, which there is in namespaces alone
+SCRATCH_BYTES, SCRATCH_FILES = 32 * 2**20, 1000  # of a writable working folder, which exists in namespaces only
 _MAX_OPEN_FILES = 64
 
 
 class SandboxLimits(NamedTuple):
     """Limits of one process of a sandbox."""
 
-    timeout_s: float = 5.0  # wall clock of one call, and of its CPU time
+    timeout_s: float = 5.0  # of one call, as wall clock and as CPU time
     memory_mb: float = 512  # address space beyond the preloaded packages'
     max_output_bytes: int = 64 * 2**10  # stdout and stderr together; more ends the call
 
@@ -37,19 +37,19 @@ class SandboxLimits(NamedTuple):
 class Jail:
     """The walls around a process. They are prepared once, before the first fork and after all packages are loaded.
 
-    What can be done here is cheaper than in a child, where each page of memory that is touched is copied. One ruleset does
-    for all: what a child mounts beneath ``/scratch`` is seen by that child alone.
+    Work is cheaper here than in a child, which copies each page of memory that it touches. One Landlock ruleset does for all
+    children: a folder that a child mounts beneath ``/scratch`` is seen by that child alone.
 
     Args:
         layers: those of :data:`REQUIRED` that are to be in force, and ``namespaces`` if the process is in them.
         readable: files and folders that can be read.
-        working: the working folder. In namespaces each process has one of its own there, in memory; without, it stays empty.
+        working: the working folder. In namespaces each child mounts its own in it, in memory; without them it stays empty.
     """
 
     def __init__(self, layers: Sequence[str], readable: Sequence[str], working: str) -> None:
         self.layers, self._working = frozenset(layers), working
         while os.open(os.devnull, os.O_RDONLY) <= SOCKET_FD:
-            continue  # numbers that each child gives to its own
+            continue  # keep these numbers free for the descriptors of each child
         if "landlock" in self.layers:
             rights = dict.fromkeys(readable, landlock.READ) | {"/dev/null": landlock.READ | landlock.WRITE}
             rights[working] = landlock.SCRATCH if NAMESPACES in self.layers else landlock.READ
@@ -60,7 +60,7 @@ class Jail:
 
         Args:
             limits: what it may take.
-            one_call: whether its CPU time is that of one call. Others are stopped between calls, each of which has a deadline.
+            one_call: whether its CPU time is limited to that of one call. A process of several is stopped between them.
             base_bytes: the address space it has already.
 
         Raises:
@@ -70,7 +70,7 @@ class Jail:
             namespaces.private_scratch(SCRATCH_BYTES, SCRATCH_FILES)
         else:
             os.chdir(self._working)
-        if "rlimits" in self.layers:  # after the last file was opened: this process has those of all others, still
+        if "rlimits" in self.layers:  # after the last file is opened: this process still holds those of all others
             set_limits(limits, one_call, base_bytes)
         drop_capabilities()
         if "landlock" in self.layers:
@@ -105,7 +105,7 @@ def set_limits(limits: SandboxLimits, one_call: bool, base_bytes: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up what being root, here or in namespaces, allows. Only ``execve`` could give it back, and seccomp refuses that."""
+    """Give up root's capabilities, here or in namespaces. Only ``execve`` could give them back, and seccomp refuses that."""
     header = ctypes.create_string_buffer(struct.pack("=II", 0x20080522, 0))  # version 3 of the interface, this process
     syscall("capset", header, bytes(24))
 

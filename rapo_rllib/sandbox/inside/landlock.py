@@ -1,7 +1,7 @@
 """Landlock: which files a process can open, from rules on folders. It needs no privilege.
 
-Not covered by Landlock itself: the metadata of files. ``seccomp.py`` refuses the calls that change it; those that read it
-(``stat``) reach whatever the mount namespace shows.
+Landlock does not cover the metadata of files. ``seccomp.py`` refuses the calls that change metadata; the calls that read it
+(``stat``) reach every file that the mount namespace shows.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
 
 
 def ruleset(rights: Mapping[str, int]) -> int:
-    """Make the rules that deny all that Landlock knows but some rights beneath folders, or to files; their descriptor.
+    """Make rules that deny all that Landlock covers, except ``rights`` to files and beneath folders; return their fd.
 
-    TCP, abstract sockets and signals to others are denied, if the kernel's version has them.
+    TCP, abstract sockets and signals to other processes are denied, too, if the kernel's version of Landlock covers them.
 
     Raises:
         OSError: there is no Landlock, or it is switched off; or there is no such file.
@@ -49,6 +49,6 @@ def ruleset(rights: Mapping[str, int]) -> int:
 
 
 def lock(rules: int) -> None:
-    """Put this process under rules, for good."""
+    """Put this process under ``rules``, for good."""
     prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
     syscall("landlock_restrict_self", rules, 0)

@@ -1,7 +1,7 @@
-"""Namespaces, where the machine allows them without root: a network without interfaces, its own processes, its own files.
+"""Namespaces, if the machine allows them without root: a network without interfaces, and processes and files apart from others.
 
-The new root shows the interpreter, its packages and libraries, read-only, and nothing else: not even their names or sizes can
-be read of other files, and no file of the machine can be written, whatever its permissions say.
+The new root shows the interpreter, its packages and libraries, read-only, and nothing else. Of other files, not even names and
+sizes can be read, and no file of the machine can be written, whatever its permissions say.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .syscalls import syscall
 
 MODULES = "/modules"  # the folder that code finds modules in
 SCRATCH = "/scratch"
-WORK = f"{SCRATCH}/work"  # where a child mounts its own; Landlock's rules on the folder above hold for it
+WORK = f"{SCRATCH}/work"  # where a child mounts its own folder; Landlock's rules for ``SCRATCH`` hold there
 _NEWNS, _NEWUSER = 0x20000, 0x10000000
 _ALL = _NEWUSER | _NEWNS | 0x02000000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000  # and cgroup, uts, ipc, pid, net
 _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _PRIVATE = 2, 4, 8, 4096, 16384, 1 << 18
@@ -37,12 +37,12 @@ def enter() -> None:
 
 
 def new_root(shown: Sequence[str], hidden: Sequence[str], links: Mapping[str, str]) -> None:
-    """Replace the root by one that has little, all of it read-only, and an empty folder ``/scratch``.
+    """Replace the root by one that has ``shown``, the links to modules and an empty folder ``/scratch``, all read-only.
 
     Args:
-        shown: files and folders that are in it.
-        hidden: folders in those that are empty, but for those of ``shown`` that lie in them.
-        links: what is in its folder of modules.
+        shown: files and folders of the new root.
+        hidden: folders in ``shown`` that become empty, but for other paths of ``shown`` that lie in them.
+        links: names in its folder of modules, and the paths that they lead to.
 
     Raises:
         OSError: the machine does not allow it.
@@ -59,7 +59,7 @@ def new_root(shown: Sequence[str], hidden: Sequence[str], links: Mapping[str, st
             syscall("mount", b"tmpfs", "/".join(parts).encode(), b"tmpfs", _NOSUID | _NODEV, b"size=1m,mode=755")
         else:
             _show("/".join(parts))
-    for parts, path, _ in places:  # once all is there: a link must not make a folder that is to be shown
+    for parts, path, _ in places:  # after all mounts: a link must not make a folder that is still to be shown
         _link(path, "/".join(parts))
     link_modules(MODULES, links)
     os.makedirs(WORK)
@@ -70,7 +70,7 @@ def new_root(shown: Sequence[str], hidden: Sequence[str], links: Mapping[str, st
 
 
 def link_modules(folder: str, links: Mapping[str, str]) -> None:
-    """Make a folder of links, by their names in it, so that code need not list those where modules lie."""
+    """Make a folder of links to modules, by name, so that code need not list the folders that the modules lie in."""
     os.mkdir(folder, 0o755)
     for name, path in links.items():
         place = os.path.join(folder, name)
@@ -79,7 +79,7 @@ def link_modules(folder: str, links: Mapping[str, str]) -> None:
 
 
 def _show(real: str) -> None:
-    """Bind a path of the old root to the same place."""
+    """Bind a path of the old root to the same place in the new one."""
     if os.path.lexists(real):
         return
     os.makedirs(os.path.dirname(real), exist_ok=True)
@@ -91,14 +91,14 @@ def _show(real: str) -> None:
 
 
 def _link(path: str, real: str) -> None:
-    """Make a path that goes through links lead to where it really is."""
+    """Link ``path`` to its real path if it goes through links."""
     if real != path and not os.path.lexists(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(real, path)
 
 
 def private_scratch(num_bytes: int, num_files: int) -> None:
-    """Give this process a folder of its own in memory, which ends with it, and go there."""
+    """Mount a folder in memory that this process alone has, and that ends with it, as its working folder."""
     syscall("unshare", _NEWNS)
     options = f"size={num_bytes},nr_inodes={num_files},mode=700".encode()
     syscall("mount", b"tmpfs", WORK.encode(), b"tmpfs", _NOSUID | _NODEV | _NOEXEC, options)

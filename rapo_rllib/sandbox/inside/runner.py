@@ -1,4 +1,4 @@
-"""Runs the pieces of code that come over a socket, in one namespace, and answers each with one byte: how it went.
+"""Run the pieces of code that come over a socket, all with the same variables, and answer each with one byte, its status.
 
 8 bytes of length, code -> what it prints on stdout and stderr -> one byte of :data:`STATUSES`
 """
@@ -16,7 +16,7 @@ from .jail import SOCKET_FD
 
 SOURCE = "<python>"
 STATUSES = ("ok", "exception", "syntax", "memory", "killed", "exit")
-_OK, _EXCEPTION, _SYNTAX, _MEMORY, KILLED, EXIT = range(6)  # the last two are the zygote's to say
+_OK, _EXCEPTION, _SYNTAX, _MEMORY, KILLED, EXIT = range(6)  # the zygote sends the last two
 
 
 def serve() -> None:
@@ -42,7 +42,7 @@ def _read(size: int) -> bytes:
 
 
 def run(code: str, names: dict[str, object]) -> int:
-    """Run one piece of code and report what it raises; the index of its status."""
+    """Run one piece of code, print what it raises, and return the index of its status."""
     status = _OK
     try:
         _execute(code, names)
@@ -75,7 +75,7 @@ def _compiled(tree: ast.Module | ast.Expression) -> CodeType:
 
 
 def _report(error: BaseException, code: str) -> int:
-    """Write the last line of the traceback, with the line of the code if it has several."""
+    """Print the last line of the traceback, with a line number if the code has several lines, and return the status."""
     if isinstance(error, MemoryError):
         print("MemoryError: the memory limit was reached")  # noqa: T201
         return _MEMORY
@@ -89,7 +89,7 @@ def _report(error: BaseException, code: str) -> int:
 
 
 def warm_up() -> None:
-    """Load what running code loads: the parts of the standard library that this file uses lazily."""
+    """Load the parts of the standard library that this file would load with the first piece of code."""
     with open(os.devnull, "w") as nowhere:
         stdout, sys.stdout = sys.stdout, nowhere
         run("1 +", {})

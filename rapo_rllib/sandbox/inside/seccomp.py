@@ -1,7 +1,7 @@
 """Seccomp: the list of system calls that are allowed, as a BPF program. Everything else fails with EPERM.
 
-The filter is written after the fork, because it names the process: signals may go to nobody else. Threads and processes cannot
-be started (no ``clone`` at all), so that CPU time is bounded by the wall clock and no number of threads can use up the machine.
+The filter is built after the fork, because it names the process: a process may send signals to itself only. Threads and
+processes cannot be started (no ``clone`` at all), so the wall clock bounds CPU time, and threads cannot use up the machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ clock_gettime clock_getres gettimeofday time getitimer setitimer alarm pause
 rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigsuspend rt_sigtimedwait sigaltstack
 """
 ALLOWED = tuple(_ALWAYS.split())
-# libc falls back to calls that the filter can look into
+# They fail with ENOSYS, so that libc falls back to calls whose arguments the filter can look into.
 ABSENT = ("clone3", "openat2")
 
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -47,7 +47,7 @@ class Check(NamedTuple):
 
 
 def checks(pid: int) -> dict[str, tuple[Check, ...]]:
-    """Return calls that are allowed if all their checks hold.
+    """Map each call that is allowed with certain arguments alone to its checks, all of which must hold.
 
     A read-only ``open`` with O_TRUNC is refused because Landlock before version 3 does not see that it changes the file.
     """
@@ -75,25 +75,25 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
 
 
 def _checked(conditions: tuple[Check, ...]) -> list[bytes]:
-    """Write ALLOW if all conditions hold, else EPERM. Words are little endian, as on both machines."""
+    """Compile to BPF: ALLOW if all conditions hold, else EPERM. Words are little endian, as on both machines."""
     program = []
     for check in conditions:
         program.append(_instruction(_LOAD, 16 + 4 * check.word))
         program.append(_instruction(_AND, check.mask))
         left = len(check.values)
         for value in check.values:
-            program.append(_instruction(_EQUAL, value, if_true=left))  # over the other values and the refusal
+            program.append(_instruction(_EQUAL, value, if_true=left))  # jumps over the other values and the refusal
             left -= 1
         program.append(_instruction(_RETURN, _ERRNO | errno.EPERM))
     return [*program, _instruction(_RETURN, _ALLOW)]
 
 
 def filter_program(machine: str, pid: int) -> bytes:
-    """Return the BPF program of the allow-list; calls that the machine does not have are left out.
+    """Build the BPF program of the allow-list; calls that the machine does not have are left out.
 
     Args:
         machine: ``x86_64`` or ``aarch64``.
-        pid: of the process that is to be under it.
+        pid: of the process that the program will filter.
 
     Returns:
         ``struct sock_filter[]``.
@@ -128,7 +128,7 @@ def install(program: bytes) -> None:
 
 
 def lock() -> None:
-    """Allow this process what :data:`ALLOWED` and :func:`checks` say, for good.
+    """Allow this process only the calls of :data:`ALLOWED` and :func:`checks`, for good.
 
     Raises:
         OSError: the kernel gives no seccomp, or we have no table of this machine's calls.

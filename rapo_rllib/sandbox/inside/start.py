@@ -2,9 +2,9 @@
 
     supervisor -> monitor (this) -> zygote -> children
 
-The zygote ends with the supervisor, whose end of the control socket closes, and with the monitor; each child ends with the
-zygote: by its own wish (PR_SET_PDEATHSIG), and, in namespaces, because the kernel kills all processes of a namespace whose
-first one ended. So nothing outlives the supervisor, even if it is killed.
+The zygote ends with the supervisor, whose end of the control socket closes then, and with the monitor. Each child ends with
+the zygote: it asked the kernel for that (PR_SET_PDEATHSIG), and in namespaces the kernel kills all processes of a namespace
+whose first one ended. So nothing outlives the supervisor, even if the supervisor is killed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ str([Matrix([[1, 2], [3, 4]]).inv(), sympify("1/3"), latex(x / y), Rational(1, 3
 
 
 def monitor(settings: dict[str, Any]) -> None:
-    """Be the first process, and the zygote, until there is no zygote any more."""
+    """Enter the namespaces, fork the zygote, and wait until it and its children have ended."""
     with open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # if memory runs out, the kernel takes the sandbox, not the training
     in_namespaces = NAMESPACES in settings["layers"]
@@ -50,7 +50,7 @@ def monitor(settings: dict[str, Any]) -> None:
     prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: a dead zygote's children become this process's
     first = os.getpid()
     if os.fork() == 0:
-        die_with_parent(0 if in_namespaces else first)  # no number of its own namespace
+        die_with_parent(0 if in_namespaces else first)  # a parent outside of the child's namespace has the number 0
         _zygote(socket.socket(fileno=settings["control"]), settings)
         os._exit(0)
     os.close(settings["control"])
@@ -62,7 +62,7 @@ def monitor(settings: dict[str, Any]) -> None:
 
 
 def _zygote(control: socket.socket, settings: dict[str, Any]) -> None:
-    """Prepare what children shall have, report, and serve."""
+    """Prepare the zygote, report success or the error to the supervisor, and serve its requests."""
     try:
         made = _prepared(control, settings)
     except BaseException as error:
@@ -74,11 +74,11 @@ def _zygote(control: socket.socket, settings: dict[str, Any]) -> None:
 
 
 def _prepared(control: socket.socket, settings: dict[str, Any]) -> zygote.Zygote:
-    """Show and load what children shall have."""
+    """Lay out the files and load the packages that children shall have, and return the zygote."""
     files = settings["files"]
     if "rlimits" in settings["layers"]:
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # two for each session
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # the zygote holds two for each session
     statm, maps = (os.open(f"/proc/self/{name}", os.O_RDONLY) for name in ("statm", "maps"))  # there is no /proc later
     if NAMESPACES in settings["layers"]:
         namespaces.new_root(files["shown"], files["hidden"], files["modules"])
@@ -99,18 +99,18 @@ def _prepared(control: socket.socket, settings: dict[str, Any]) -> zygote.Zygote
 
 
 def collapse(maps: int) -> None:
-    """Put the memory that the zygote has filled into huge pages, because a fork copies one entry for each page.
+    """Put the memory that the zygote has filled into huge pages, because a fork copies one table entry for each page.
 
-    With numpy and sympy loaded this halves the time of a fork and of the child's end. Only speed depends on it: where the
+    With numpy and sympy loaded this halves the time of a fork and of the child's end. Only speed depends on it: if the
     kernel cannot do it (before 6.1, or no room), pages stay as they are.
 
     Args:
-        maps: descriptor of its own ``/proc/self/maps``.
+        maps: descriptor of the zygote's ``/proc/self/maps``.
     """
     with open(maps, encoding="utf-8") as lines:
         regions = [line.split() for line in lines]
     for addresses, rights, _, _, inode, *_ in regions:
-        if not rights.startswith("rw") or inode != "0":  # what belongs to a file
+        if not rights.startswith("rw") or inode != "0":  # read-only, or of a file
             continue
         start, end = (int(address, 16) for address in addresses.split("-"))
         start, end = -(-start // _HUGE) * _HUGE, end // _HUGE * _HUGE
@@ -119,7 +119,7 @@ def collapse(maps: int) -> None:
 
 
 def _preload(packages: list[str]) -> None:
-    # the only environment variables: libraries shall start no threads, which they could not, nor reserve memory for them
+    # the only environment variables: libraries must not start threads, which would fail, nor reserve memory for them
     os.environ.clear()
     os.environ.update(dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"

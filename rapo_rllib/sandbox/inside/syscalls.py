@@ -69,7 +69,7 @@ def syscall(name: str, *arguments: int | bytes | object) -> int:
         *arguments: numbers, byte strings, or ctypes objects.
 
     Raises:
-        OSError: what the kernel answered; ENOSYS where we have no numbers for the machine.
+        OSError: what the kernel answered; ENOSYS if we have no numbers for the machine.
     """
     number = NUMBERS.get(MACHINE, {}).get(name, -1)
     words = [ctypes.c_long(value) if isinstance(value, int) else value for value in (number, *arguments)]

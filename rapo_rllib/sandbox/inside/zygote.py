@@ -2,10 +2,10 @@
 
     supervisor --(control socket: limits, a socket and a pipe)--> zygote --(fork, lock)--> child
     supervisor --(the socket: code)--> child
-    supervisor <--(the socket: its pidfd, LOCKED, a status for each code; at its end the zygote's)-- child
+    supervisor <--(the socket: its pidfd, LOCKED, a status for each code; the zygote's status at its end)-- child
 
 The child prints to the pipe. The supervisor stops and kills it by the pidfd. So the zygote never holds one trajectory's text
-while it forks the child of another. It reads only JSON of the supervisor, and ends when the control socket does.
+while it forks the child of another. It reads only the supervisor's JSON, and ends when the control socket is closed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Zygote:
 
     Args:
         control: the supervisor's socket.
-        jail: prepared.
+        jail: the walls of each child, prepared.
         base_bytes: the address space that all packages take.
     """
 
@@ -40,7 +40,7 @@ class Zygote:
         self.ends.register(control, selectors.EVENT_READ)
 
     def round(self) -> bool:
-        """Handle what has happened; whether there is still a supervisor."""
+        """Wait for requests and for ends of children, handle them, and return whether there is still a supervisor."""
         for key, _ in self.ends.select():
             if key.data is not None:
                 self._reap(key.fd, *key.data)
@@ -61,10 +61,10 @@ class Zygote:
             connection = socket.socket(fileno=fds.pop(0))
             try:
                 self._fork(json.loads(message), connection, fds[0])
-            except Exception as error:  # no more processes, descriptors, memory: this call's trouble, and no other's
+            except Exception as error:  # no processes, descriptors or memory left: this request alone fails
                 _say(connection, f"{type(error).__name__}: {error}".encode())
                 connection.close()
-        for fd in fds:  # too few: no descriptors are left; the supervisor sees the end of its socket
+        for fd in fds:  # if too few came, for want of descriptors, the supervisor sees the end of its socket
             os.close(fd)
         return bool(message)
 
@@ -81,16 +81,16 @@ class Zygote:
                 os._exit(0)
         try:
             self.ends.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, connection))
-        except BaseException:  # nobody would reap it
+        except BaseException:  # else the child would never be reaped
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise
 
     def _become_child(self, limits: SandboxLimits, one_call: bool, connection: socket.socket, output: int) -> None:
-        """Lock this process in, and say so; one that cannot be locked says why, and ends."""
+        """Lock this process in, and tell the supervisor; if that fails, tell it why, and end."""
         told = connection.fileno()
         try:
-            socket.send_fds(connection, [b"no descriptor is left"], [os.pidfd_open(os.getpid())])  # if it does not arrive
+            socket.send_fds(connection, [b"no descriptor is left"], [os.pidfd_open(os.getpid())])  # read if no fd arrives
             for fd, target in ((output, 1), (output, 2), (connection.fileno(), SOCKET_FD)):
                 os.dup2(fd, target)
             told = SOCKET_FD  # the lock closes all others
@@ -103,7 +103,7 @@ class Zygote:
 
 
 def _say(connection: socket.socket, message: bytes) -> None:
-    """Tell the supervisor, which may be no longer interested."""
+    """Send a message to the supervisor, which may have closed the socket."""
     try:
         connection.send(message, socket.MSG_DONTWAIT)
     except OSError:

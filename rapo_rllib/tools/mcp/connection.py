@@ -1,7 +1,7 @@
-"""One session with an MCP server: started, asked and ended from any thread; it runs in one thread of the process.
+"""One session with an MCP server. Any thread may start, call and end it; all sessions of a process run in one thread.
 
-What the ``mcp`` package does is asynchronous; tools are called from threads. A session whose server died or hung is lost, and
-says so at every later call.
+The ``mcp`` package is asynchronous, but tools are called from threads. If its server died or hung, a session is lost: every
+later call raises ``ServerLostError``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     import httpx2
 
 SESSION = "mcp-session-id"  # header of a request in a session, and of the response that begins one
-# With a session in the request: 404 in the specification, 400 in several servers, 410 where one remembers.
+# Answers to a request in a session that the server does not know: 404 by the specification, 400 or 410 by some servers.
 _FORGOTTEN = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.GONE})
 _CONNECT_S = 30.0
 T = TypeVar("T")
-PROBE_S = 10.0  # for a server that has not answered a call to answer something else
+PROBE_S = 10.0  # for a server that has not answered a call to answer another request
 _END_S = 10.0  # for a server to end by itself, and then to be killed
-# becomes a program that ends with this process, even if it is killed
+# Python code that becomes the server's program, which then ends with this process even if this process is killed.
 _BECOME = """import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG
 for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python alone
@@ -50,22 +50,22 @@ class HttpWatch:
     """Record of the responses of one session.
 
     Args:
-        token_env: the variable with the token that goes with each request; None: none does.
+        token_env: environment variable of the token that goes with each request; None: there is no token.
     """
 
     def __init__(self, token_env: str | None) -> None:
         self._token_env = token_env
-        self.has_session = False  # the server gave an id, so that it can say when it knows the session no more
-        self.forgotten = ""  # how the server said that it does not know the session; empty: it did not
+        self.has_session = False  # whether the server gave a session id, so that it can say when it has forgotten the session
+        self.forgotten = ""  # how the server said that it has forgotten the session; empty: it did not
         self._refused = ""  # status of the last response, if it was an error
 
     def client(self) -> httpx2.AsyncClient:
-        """Return a client whose responses are looked at."""
+        """Make a client whose responses go to :meth:`see`."""
         import httpx2
 
         token = secret_of(self._token_env)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # a call has the time that its tool's limits give it, and a server that must tell its tools that of its options
+        # no timeout but this: a tool's limits bound its calls, and ``start_timeout_s`` bounds the listing of tools
         timeout = httpx2.Timeout(None, connect=_CONNECT_S)
         return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks={"response": [self.see]})
 
@@ -80,7 +80,7 @@ class HttpWatch:
 
     @property
     def problem(self) -> str:
-        """The status of the last response and what to look at; empty: it was no error."""
+        """The status of the last response and what to check; empty: it was no error."""
         token = f"the server takes the token in {self._token_env}" if self._token_env else "it needs a token (mcp.token_env)"
         return self._refused and f"{self._refused}: see whether mcp.url is right (many have /mcp), and whether {token}"
 
@@ -90,28 +90,28 @@ class ServerLostError(Exception):
 
 
 class ServerHungError(ServerLostError):
-    """The server answers nothing since this call, which may be the call's fault; the session is given up."""
+    """The server has answered nothing since this call, which may be the call's fault; the session is given up."""
 
 
 class McpConnection:
-    """A session; ``tools`` are those that the server has.
+    """A session with a server; ``tools`` lists the server's tools.
 
     Args:
         options: how to reach the server.
-        timeout_s: until it must have told its tools.
+        timeout_s: seconds until the server must have listed its tools.
 
     Raises:
-        ServerLostError: it did not, and why.
+        ServerLostError: the server did not; the message says why.
     """
 
     def __init__(self, options: McpOptions, timeout_s: float) -> None:
         self._options = options
-        self._http = HttpWatch(options.token_env)  # nothing is seen of a program
+        self._http = HttpWatch(options.token_env)  # stays empty for a program, which has no HTTP
         self._needs_session = options.url is not None and options.ends_with_session
         self._log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (what a program writes to stderr, for as long as it lives)
         self._lost = ""
         self._client: Any = None
-        self.users = 0  # trajectories or calls that have it; kept by ``McpServer``
+        self.users = 0  # trajectories or calls that use the session; counted by ``McpServer``
         self.hung = 0  # calls that were given up
         self._unanswered: list[asyncio.Future[Any]] = []  # calls, the oldest first
         self.tools: list[mcp.Tool] = []
@@ -130,7 +130,7 @@ class McpConnection:
         return bool(self._lost) or self._task.done()
 
     async def _serve(self) -> None:
-        """Live the whole life of the session in one task, as ``mcp`` wants it."""
+        """Begin, hold and end the session in one task, as ``mcp`` requires."""
         self._serving = asyncio.current_task()
         try:
             # over HTTP the newest version of the protocol lacks sessions, by which a server reports lost state
@@ -183,17 +183,17 @@ class McpConnection:
             raise ServerLostError(self._lost)
 
     def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
-        """Call a tool; returns what ``mcp`` does. Takes at most ``timeout_s`` and ``PROBE_S``.
+        """Call a tool, and return the result as ``mcp`` gives it. Takes at most ``timeout_s + PROBE_S`` seconds.
 
         Args:
             tool: its name.
             arguments: by name.
-            timeout_s: of the call.
+            timeout_s: seconds until the call is cancelled.
 
         Raises:
-            TimeoutError: the call has no answer and was cancelled; the server answers others, and the session goes on.
-            ServerLostError: the server died meanwhile or before, or was given up for an older call; its session ends.
-            ServerHungError: it was given up for this call: it answers nothing at all.
+            TimeoutError: no answer came, and the call was cancelled; the server answers other requests, the session goes on.
+            ServerLostError: the server died before or during the call, or an older call hung it; the session ends.
+            ServerHungError: the server answers nothing since this call; the session ends.
             mcp.MCPError: the server refused the call.
         """
         if self.lost:
@@ -213,7 +213,7 @@ class McpConnection:
             self._unanswered.remove(call)
 
     async def _done(self, call: asyncio.Future[Any], timeout_s: float) -> bool:
-        """Wait for an answer, as long as the session lasts; a call without one is cancelled, and the server is told."""
+        """Wait for an answer while the session lasts; without one, cancel the call, tell the server, and return False."""
         await asyncio.wait([call, self._serving], timeout=timeout_s, return_when="FIRST_COMPLETED")
         return call.done() or not call.cancel()
 
@@ -229,7 +229,7 @@ class McpConnection:
         raise ServerLostError(self._lost)
 
     async def _give_up(self, call: asyncio.Future[Any], timeout_s: float) -> None:
-        """Say what became of a cancelled call. Where the server answers nothing else either, the session ends."""
+        """Raise the error of a cancelled call. If the server answers no other request either, the session ends."""
         why, is_oldest = f"the server has not answered within {timeout_s:.3g} s", self._unanswered[0] is call
         self.hung += 1
         if await self._answers():
@@ -241,7 +241,7 @@ class McpConnection:
         raise ServerHungError(self._lost) if is_oldest and is_first else ServerLostError(self._lost)
 
     def answers(self) -> bool:
-        """Return whether the server does, which may have died since it was asked last; takes ``PROBE_S`` at most."""
+        """Probe whether the server answers: it may have died since its last answer. Takes ``PROBE_S`` seconds at most."""
         return _wait(self._answers())
 
     async def _answers(self) -> bool:
@@ -269,38 +269,38 @@ class McpConnection:
         return f"{error}" + (f" (it wrote: {said[-1][:200]})" if said else "")
 
     def close(self) -> None:
-        """End the session and its program; may be called twice, and waits until it is gone."""
+        """End the session and its program, and wait until both are gone; may be called twice."""
         _loop().call_soon_threadsafe(self.end)
         with contextlib.suppress(Exception, CancelledError):
             self._task.result(2 * _END_S)
 
     def end(self) -> None:
-        """Begin to end, in the thread of the sessions."""
+        """Begin to end the session; called in the thread of the sessions."""
         self._lost = self._lost or "the session has ended"
-        if self._options.url is not None:  # what ends a program has deadlines, and leaves it behind if it is cancelled
+        if self._options.url is not None:  # ending a program has its own deadlines, and cancelled it leaves one behind
             _loop().call_later(_END_S, self._task.cancel)
         if self._client is not None:
             self._closing.set()
         elif self._serving is None:
             self._task.cancel()
-        elif not self._serving.cancelling():  # once: its program is ended meanwhile
+        elif not self._serving.cancelling():  # only once: its program is being ended
             self._serving.cancel()
 
 
 def end_all(connections: Sequence[McpConnection]) -> None:
-    """Begin to end several, from any thread, and wait for none: garbage is collected in the thread of the sessions, too."""
+    """Begin to end several sessions, and wait for none: the garbage collector may call this in the sessions' own thread."""
     for connection in connections:
         _loop().call_soon_threadsafe(connection.end)
 
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Return the one that all sessions of the process run in."""
+    """Return the event loop of all sessions of the process; the first call starts its thread."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="rapo-mcp").start()
     return loop
 
 
 def _wait(task: Coroutine[Any, Any, T]) -> T:
-    """Wait for a task that has a deadline of its own."""
+    """Wait for the result of a task that has a deadline of its own."""
     return asyncio.run_coroutine_threadsafe(task, _loop()).result()

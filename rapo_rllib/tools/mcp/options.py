@@ -21,7 +21,7 @@ class McpOptions(Knobs):
     """Options of a server: the way to reach it, and what it keeps.
 
     Raises:
-        ValueError: naming the key, its value and the fix; what may be a secret is not shown.
+        ValueError: a key is wrong; the message names key, value and fix, but shows nothing that may be a secret.
     """
 
     where: ClassVar[str] = f"{_KEY}."
@@ -82,7 +82,7 @@ class McpOptions(Knobs):
 
     @property
     def num_sessions(self) -> int:
-        """``sessions``, resolved."""
+        """The most sessions of a process: ``sessions``, or its default."""
         return (4 if self.is_shared else 64) if self.sessions is None else self.sessions
 
     @property
@@ -92,14 +92,14 @@ class McpOptions(Knobs):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether a server may keep what a trajectory did."""
+        """Whether the server may keep state of a trajectory."""
         return self.state != "none" or self.state_key is not None
 
     @property
     def ends_with_session(self) -> bool:
-        """Whether what it keeps is lost with its session, and with it the trajectory."""
+        """Whether the server's state is lost with its session, so that the trajectory cannot go on."""
         return self.state != "none"
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables of the program beside the few that all programs get."""
+        """Collect the environment variables of the program, beside the few that all programs get."""
         return {**(self.env or {}), **{name: os.environ[name] for name in self.env_from}}

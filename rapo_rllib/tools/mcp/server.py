@@ -1,4 +1,4 @@
-"""A server of an entry: its tools, its sessions, and which trajectory calls in which of them."""
+"""The MCP server of an entry: its tools, its sessions, and which session each trajectory calls."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from rapo_rllib.tools.mcp.options import McpOptions
 from rapo_rllib.tools.schema import tool_schema
 
 logger = logging.getLogger(__name__)
-MOST_HUNG = 16  # unanswered calls of a session, above which it takes no new users: each may hold a thread of the server
+MOST_HUNG = 16  # unanswered calls at which a session takes no new users: each may hold a thread of the server
 
 
 class McpServer:
-    """The sessions that trajectories call, at most ``sessions`` at once.
+    """A server with its sessions, at most ``sessions`` at once.
 
-    Each trajectory has a session of its own. Without ``state``, each call has that with the fewest others. With a
-    ``state_key`` a trajectory stays with one that others may have, too. A session that was lost is replaced when another is
-    wanted.
+    By default each trajectory has a session of its own. With ``state_key`` a trajectory stays in one session, which other
+    trajectories may share. With ``state: none`` alone each call takes the session with the fewest users. A lost session is
+    replaced when the next one is wanted.
 
     Raises:
-        ValueError: the server does not answer, or its tools cannot be shown: none, one without a description.
+        ValueError: the server does not answer, has no tools or one without a description, or lacks what the options name.
     """
 
     def __init__(self, options: McpOptions) -> None:
         self.options = options
-        self._changed = threading.Condition()  # held while sessions change; notified when one has begun, or could not
+        self._changed = threading.Condition()  # held while sessions change; notified when a place or a session may be free
         self._open: list[McpConnection] = []
         self._taken = 1  # places of sessions that begin or end
         self._waiting: list[Future[None]] = []  # for a free session
@@ -49,15 +49,15 @@ class McpServer:
         self.tools = _shown_tools(first.tools, options)
 
     def session(self) -> McpSession:
-        """Begin one for a trajectory. Raises ``BusyError`` where each has a session of its own, and all are taken."""
+        """Open the server for one trajectory. Raises ``BusyError`` if sessions are not shared and all are taken."""
         return McpSession(self)
 
     def acquire(self, timeout_s: float) -> McpConnection:
-        """Return a session that is alive, and counts one user more.
+        """Find or begin a session that is alive, and count one more user of it.
 
         Raises:
-            ServerLostError: none can be begun in time.
-            BusyError: all are taken, and may not be shared.
+            ServerLostError: no session can begin in time.
+            BusyError: all sessions are taken, and they are not shared.
         """
         deadline, options = time.monotonic() + timeout_s, self.options
         with self._changed:
@@ -80,7 +80,7 @@ class McpServer:
         return self._begin(deadline - time.monotonic(), users=1)
 
     def _begin(self, timeout_s: float, users: int = 0) -> McpConnection:
-        """Begin a session, in the place that was kept for it."""
+        """Begin a session in the place that ``_taken`` keeps for it."""
         made = None
         try:
             made = McpConnection(self.options, min(max(timeout_s, 0.1), self.options.start_timeout_s))
@@ -100,7 +100,7 @@ class McpServer:
             trajectory.set_result(None)
 
     def _least_used(self) -> McpConnection | None:
-        """Return the least used open session, of those that take new trajectories."""
+        """Drop the sessions that take no new users, and return the least used of the others; None: there is none."""
         for gone in [
             one for one in self._open if (one.lost or one.hung >= MOST_HUNG) and (self.options.is_shared or not one.users)
         ]:
@@ -114,7 +114,7 @@ class McpServer:
     def release(self, connection: McpConnection, key: str, called: bool) -> None:
         """Take a session back: close a trajectory's own, or end the state of its key in a shared one.
 
-        One that was not ``called``, of a trajectory that has to wait for another server say, is as good as new.
+        A session that was not ``called``, e.g. since its trajectory had to wait for another server, is as good as new.
         """
         if not self.options.is_shared and (called or connection.lost):
             with self._changed:
@@ -131,7 +131,7 @@ class McpServer:
             _in_background(self._forget, connection, key)
 
     def _end(self, connection: McpConnection) -> None:
-        """End a session, whose place is kept until then."""
+        """Close a session, and free its place when it has ended."""
         connection.close()
         with self._changed:
             self._taken -= 1
@@ -144,7 +144,7 @@ class McpServer:
             result = connection.call(options.state_end, {options.state_key: key}, options.start_timeout_s)
             problem = str(result.content) if result.is_error else ""
         except ServerLostError:
-            return  # and its states with it
+            return  # its states are lost with it
         except Exception as error:
             problem = str(error)
         if problem:
@@ -154,25 +154,25 @@ class McpServer:
 class McpSession:
     """The calls of one trajectory, to all tools of a server.
 
-    A server that keeps state and dies, or hangs, has forgotten what the trajectory did, which costs the trajectory, and those
-    that share the session. Where it hangs since a call, which may be that call's fault, the trajectory of it goes on, and this
-    call of it and all later ones fail. Without state another session is called.
+    If a server with state dies or hangs, its state is lost: the trajectory fails, and so do all that share the session. The
+    trajectory whose call hung the server goes on, since the call may be at fault; but this call and all its later ones fail.
+    With ``state: none`` the next call takes another session.
     """
 
     def __init__(self, server: McpServer) -> None:
         self._server, self._key = server, uuid.uuid4().hex
         self._connection: McpConnection | None = None
-        self.hung = False  # the server answers nothing since a call of this trajectory
+        self.hung = False  # whether a call of this trajectory hung the server
         self._called = False
         timeout_s = server.options.start_timeout_s
         if not (server.options.is_shared or self._hold(timeout_s).answers()):
-            self._called = True  # it died before it was used, so nothing else may have it
+            self._called = True  # it died before it was used, so no other trajectory may have it
             self.close()
             self._called = False
             self._hold(timeout_s)
 
     def _hold(self, timeout_s: float) -> McpConnection:
-        """Return the session, and have another in place of a lost one that kept nothing."""
+        """Return the trajectory's session, acquired if there is none; a lost session that kept no state is replaced."""
         options = self._server.options
         if self._connection is not None and self._connection.lost and not options.ends_with_session:
             self.close()
@@ -187,10 +187,10 @@ class McpSession:
     def call(self, tool: str, arguments: Mapping[str, Any], timeout_s: float) -> Any:
         """Call a tool.
 
-        A session that begins for a call takes of its time.
+        If a session has to begin for the call, that takes from ``timeout_s``.
 
-        Raises what ``McpConnection.call`` raises, and ``ToolError`` where the trajectory cannot go on: no session can be begun,
-        or the server died with its state.
+        Raises what ``McpConnection.call`` raises, and ``ToolError`` if the trajectory cannot go on: no session can be begun, or
+        the server was lost with its state.
         """
         options, deadline = self._server.options, time.monotonic() + timeout_s
         connection = self._hold(timeout_s)
@@ -209,7 +209,7 @@ class McpSession:
                 self.close()
 
     def fork(self) -> McpSession:
-        """Begin another for a branch. Raises ``ToolError`` where a server would have to copy its state."""
+        """Open the server for a branch of the trajectory. Raises ``ToolError`` if state would have to be copied."""
         if not self._server.options.keeps_state or self._connection is None:
             return McpSession(self._server)
         raise ToolError(f"MCP server {self._server.options.shown!r} keeps state, which cannot be copied")
@@ -218,14 +218,14 @@ class McpSession:
         return self.fork()
 
     def close(self) -> None:
-        """End with the trajectory."""
+        """Give the session back, if there is one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._server.release(connection, self._key, self._called)
 
 
 def _shown_tools(found: list[Any], options: McpOptions) -> list[Any]:
-    """Return the tools that the policy sees."""
+    """Choose the tools that the policy sees, and refuse options that do not fit the server's tools."""
     where, names = f"env_config.tools: mcp: {options.shown!r}", [tool.name for tool in found]
     for name in options.only:
         if name not in names:
@@ -249,11 +249,11 @@ def _in_background(function: Callable[..., None], *arguments: Any) -> None:
 
 
 class McpTool:
-    """One tool; its name, description and schema are the server's, without the argument that keeps trajectories apart.
+    """One tool of a server; name, description and schema are the server's, less the argument that keeps trajectories apart.
 
     Args:
-        server: that has it.
-        declared: what the server says of it.
+        server: the tool's server.
+        declared: the server's description of the tool.
         limits: of one call.
     """
 
@@ -276,13 +276,13 @@ class McpTool:
             session.close()
 
     def session_in(self, shared: dict[Any, Any]) -> McpToolSession:
-        """Begin this tool in a trajectory, whose calls to all tools of the server are one session of it."""
+        """Open this tool in a trajectory; all tools of the server share one session there, kept in ``shared``."""
         if id(self.server) not in shared:
             shared[id(self.server)] = self.server.session()
         return McpToolSession(self, shared[id(self.server)])
 
     def run_in(self, session: McpSession, input: str) -> ToolResult:
-        """Make one call; its faults are observations. Raises ``ToolError`` if the server and its state are lost."""
+        """Make one call; its errors are observations. Raises ``ToolError`` if the trajectory cannot go on."""
         try:
             result = session.call(self.name, json.loads(input), self.limits.timeout_s)
         except mcp.MCPError as error:
@@ -297,26 +297,26 @@ class McpTool:
 class McpToolSession:
     """A tool in one trajectory."""
 
-    extra_s = 2 * PROBE_S  # to find out whether only the call hangs, or the server
+    extra_s = 2 * PROBE_S  # to find out whether the call alone hangs, or the server
 
     def __init__(self, tool: McpTool, session: McpSession) -> None:
         self._tool, self._session = tool, session
 
     def run(self, input: str) -> ToolResult:
-        """Run one call, after the earlier ones of this trajectory."""
+        """Run one call after the trajectory's earlier calls."""
         return self._tool.run_in(self._session, input)
 
     def fork(self) -> McpToolSession:
-        """Fork the session. Raises ``ToolError`` where the server keeps state."""
+        """Open this tool in a branch of the trajectory. Raises ``ToolError`` if state would have to be copied."""
         return McpToolSession(self._tool, self._session.fork())
 
     def close(self) -> None:
-        """End with the trajectory."""
+        """Close the session when the trajectory ends."""
         self._session.close()
 
 
 def text_of(result: Any) -> str:
-    """Return an answer as the policy reads it: texts, the kind of everything else, else structured content."""
+    """Render an answer as the policy reads it: texts, and the kind of other parts; without parts, the structured content."""
     pieces = [block.text if block.type == "text" else f"[{block.type}]" for block in result.content]
     if not pieces and result.structured_content is not None:
         return json.dumps(result.structured_content, ensure_ascii=False)
@@ -324,7 +324,7 @@ def text_of(result: Any) -> str:
 
 
 def _without(schema: Mapping[str, Any], key: str | None) -> dict[str, Any]:
-    """Return the schema of the arguments that the policy gives."""
+    """Return the schema without the argument ``key``, which the policy does not give."""
     shown = {"properties": {}, **schema}
     if key is not None:
         shown["properties"] = {name: value for name, value in shown["properties"].items() if name != key}
