@@ -12,7 +12,7 @@ from decimal import Decimal, InvalidOperation
 from rapo_rllib.types import HistoryQuery, RetrievedTrace
 
 MOST = 16_384  # rows that one search of Milvus returns
-_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
+_NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")  # commas part thousands, or the items of a list
 _WORD = re.compile(r"[^\W_]+")
 
 
@@ -42,7 +42,7 @@ def shows_answer(text: str, answers: Sequence[str]) -> bool:
 
 def _number(text: str) -> Decimal | None:
     try:
-        found = Decimal(text.replace(",", "").strip())
+        found = Decimal(re.sub(r",(?=\d{3}(?!\d))", "", text).strip())
     except InvalidOperation:
         return None
     return found if found.is_finite() else None

@@ -120,6 +120,10 @@ def test_answers_are_hidden(place: BufferSettings, top_k: int) -> None:
         ("it is 8.5", ["8"], False),
         ("it is 1,250 in all", ["1250"], True),
         ("it is $1250", ["1,250"], True),
+        ("the points (3,4)", ["4"], True),  # commas between the items of a list
+        ("3,4", ["34"], False),
+        ("x in [3,4]", ["3,4"], True),
+        ("1,0052", ["1005"], False),
         ("12 - 8", ["-8"], True),  # whether that is a sign cannot be told
         ("one half: .5", ["0.5"], True),
         ("The Eiffel\nTower, Paris", ["eiffel tower"], True),
