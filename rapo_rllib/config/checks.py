@@ -12,16 +12,16 @@ from rapo_rllib.validation import refuse_unknown_keys
 
 
 def known_keys(config: object) -> set[str]:
-    """List what a dictionary for this ``AlgorithmConfig`` may hold: attributes, properties, and RLlib's special keys."""
+    """List the keys that a dictionary for this ``AlgorithmConfig`` may have: attributes, properties, RLlib's special keys."""
     properties = {name for name in dir(type(config)) if isinstance(getattr(type(config), name), property)}
     public = {key.removeprefix("_") for key in vars(config) if key.removeprefix("_") in properties}
     return {*vars(config), *public, "env", "model", "multiagent", "_enable_new_api_stack"}
 
 
 def refuse_unknown(config: object, given: Collection[str], where: str = "", known: Collection[str] = ()) -> None:
-    """Raise ``ValueError`` for a key that ``config`` does not have, naming the nearest, and the page of others' names.
+    """Raise ``ValueError`` for a key that ``config`` does not have; name the nearest key, and the page on keys of verl and TRL.
 
-    ``known``: all that there are; by default those of a dictionary.
+    ``known``: the keys that there are; by default those of :func:`known_keys`.
     """
     try:
         refuse_unknown_keys(given, known or known_keys(config), where)
@@ -31,7 +31,7 @@ def refuse_unknown(config: object, given: Collection[str], where: str = "", know
 
 
 def check_applied_preset(keys: Mapping[str, Any]) -> None:
-    """Refuse a preset that is none, or that was set as an attribute. ``keys``: a config's attributes."""
+    """Refuse an unknown preset, or one that was set as an attribute and so not applied. ``keys``: a config's attributes."""
     check_preset(keys["preset"])
     if keys["preset"] != keys["_applied_preset"]:
         raise ValueError(f"preset = {keys['preset']!r} was set but not applied: give it to training() or update_from_dict()")
@@ -42,7 +42,7 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
 
     Args:
         settings: of one job; each value is right on its own.
-        in_evaluation: of the env runners of an evaluation; it may have none of its own, and uses those that train.
+        in_evaluation: whether these are settings of an evaluation; without env runners of its own, it uses those that train.
 
     Raises:
         ValueError: naming the keys, their values and the fix.
@@ -63,7 +63,7 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
 
 
 def _check_sharing(settings: Settings, has_env_runners: bool) -> None:
-    """Check engine and learner in one process."""
+    """Refuse staleness if engine and learner take turns in one process, and ``stale_groups`` without staleness."""
     update = settings.update
     if update.max_staleness and not has_env_runners:
         raise ValueError(
@@ -78,7 +78,7 @@ def _check_sharing(settings: Settings, has_env_runners: bool) -> None:
 
 
 def _check_sizes(settings: Settings) -> None:
-    """Refuse parts that are larger than the whole."""
+    """Refuse parts that are larger than the group or training step, and ``hybrid_groups = 'failed'`` if it cannot work."""
     rollout, update = settings.rollout, settings.update
     if rollout.num_hybrid > rollout.group_size:
         raise ValueError(f"num_hybrid = {rollout.num_hybrid} is more than group_size = {rollout.group_size}: lower num_hybrid")
@@ -120,7 +120,7 @@ def _check_budgets(settings: Settings) -> None:
 
 
 def _check_clip_room(settings: Settings) -> None:
-    """Refuse a shaping beyond the clip: what eq. 8 does to a ratio of 1 must not pass a bound."""
+    """Refuse importance shaping that alone (eq. 8 on a ratio of 1) can pass a bound of the clip."""
     objective = settings.objective
     if not settings.rollout.num_hybrid or objective.shaping_order == "after_clip":
         return
@@ -144,7 +144,7 @@ def _check_cap(settings: Settings) -> None:
 
 
 def _check_objective(objective: ObjectiveSettings) -> None:
-    """Refuse parts of the loss that mean nothing together, and a key that would say nothing."""
+    """Refuse parts of the loss that contradict each other, and a ``step_discount`` that is not read."""
     if objective.clip_mode == "gradient_preserving" and objective.dual_clip is not None:
         raise ValueError(
             f"clip_mode = 'gradient_preserving' with dual_clip = {objective.dual_clip}: the dual clip cuts off a gradient that "
@@ -158,7 +158,7 @@ def _check_objective(objective: ObjectiveSettings) -> None:
 
 
 def _check_group_size(settings: Settings) -> None:
-    """Refuse groups too small for an advantage; with trajectories of others, one of the policy's own may do."""
+    """Refuse groups too small for an advantage; with off-policy trajectories, one trajectory of the policy may be enough."""
     size, objective, off_policy = settings.rollout.group_size, settings.objective, settings.off_policy
     compared = {
         "advantage_baseline = 'kind' with ": (objective.advantage_baseline == "kind", "others of their kind"),
@@ -175,7 +175,7 @@ def _check_group_size(settings: Settings) -> None:
 
 
 def _check_off_policy(settings: Settings) -> None:
-    """Refuse a sequence's ratio with trajectories of others."""
+    """Refuse sequence ratios with an expert's trajectories, which have no probabilities, or with the shaping of tokens."""
     level, shaping = settings.objective.importance_level, settings.objective.off_policy_shaping
     if level == "token" or not settings.off_policy.off_policy_trajectories:
         return
@@ -192,7 +192,7 @@ def _check_off_policy(settings: Settings) -> None:
 
 
 def _check_shown_steps(settings: Settings) -> None:
-    """Check ``shown_steps``: shown steps have no probabilities of their own, and are single steps."""
+    """Check that trained ``shown_steps`` are single steps, and are shaped by token: they have no probabilities of their own."""
     objective, level = settings.objective, settings.rollout.retrieval_level
     how, sequence = objective.shown_steps, objective.importance_level != "token"
     if how == "context":
@@ -219,7 +219,7 @@ def _check_warm_start(warm_start: WarmStartSettings | None) -> None:
 
 
 def _check_native(settings: Settings) -> None:
-    """Check what chat templates have no place for."""
+    """Refuse retrieval before the first step with the native format: chat templates have no place for it."""
     at_once = settings.rollout.retrieval_level == "trajectory" and settings.uses_retrieval
     if settings.protocol.format == "native" and at_once:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""GPUs that a job's engines and learners ask for, and how they are shared."""
+"""Checks of the GPUs that a job's engines and learners ask for, and of how they share them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_gpus(settings: Settings, has_env_runners: bool, in_evaluation: bool) -
 
 
 def _check_transfer(settings: Settings, has_env_runners: bool) -> None:
-    """Check vLLM's own transfer of weights."""
+    """Refuse vLLM's own weight transfer if the GPUs do not fit it, or with LoRA."""
     transfer, rllib = settings.update.weight_transfer, settings.rllib
     if transfer not in VLLM_TRANSFERS:
         return
@@ -51,7 +51,7 @@ def _check_transfer(settings: Settings, has_env_runners: bool) -> None:
 
 
 def _check_compile(settings: Settings) -> None:
-    """Refuse to compile layers without CUDA: they are compiled with FlexAttention."""
+    """Refuse compiled layers without GPUs, as FlexAttention is compiled with them, or with selective checkpointing."""
     model = settings.model
     if not model.compile:
         return
@@ -65,7 +65,7 @@ def _check_compile(settings: Settings) -> None:
 
 
 def _check_workers(settings: Settings) -> None:
-    """Refuse an engine that asks for another number of GPUs than it has workers: Ray shows it as many as it asks for."""
+    """Refuse an engine with more or fewer GPUs than workers (Ray shows it the GPUs it asks for), and a learner with several."""
     workers, gpus = settings.engine.tensor_parallel_size, settings.rllib.num_gpus_per_env_runner
     if gpus and gpus != workers and (workers > 1 or gpus > 1):
         raise ValueError(
@@ -80,7 +80,7 @@ def _check_workers(settings: Settings) -> None:
 
 
 def _check_local_engine(settings: Settings, has_env_runners: bool) -> None:
-    """Refuse a GPU for the main process's engine: RLlib asks Ray for its learner alone."""
+    """Refuse a GPU for an engine in the main process without a learner's GPU there: RLlib asks Ray for the learner only."""
     rllib, alone = settings.rllib, not has_env_runners
     if alone and rllib.num_gpus_per_env_runner and (rllib.num_learners or not rllib.num_gpus_per_learner):
         raise ValueError(
@@ -90,7 +90,7 @@ def _check_local_engine(settings: Settings, has_env_runners: bool) -> None:
 
 
 def _check_sleep(settings: Settings, has_env_runners: bool) -> None:
-    """Refuse an engine that sleeps without a learner beside it, which its memory would be for."""
+    """Refuse ``engine.sleep`` unless engine and learner share a GPU in turn: the learner is to use the freed memory."""
     gpus = (settings.rllib.num_gpus_per_env_runner, settings.rllib.num_gpus_per_learner)
     shared = min(gpus) > 0 and (not has_env_runners or max(gpus) < 1)
     if settings.engine.sleep and (settings.update.max_staleness or not shared):
@@ -101,7 +101,7 @@ def _check_sleep(settings: Settings, has_env_runners: bool) -> None:
 
 
 class _Engines(NamedTuple):
-    """Engines of one kind, and what each takes of a GPU and of its memory."""
+    """Engines of one kind, with the share of a GPU and of its memory that each takes."""
 
     whose: str
     number: int
@@ -121,7 +121,7 @@ def _engines(settings: Settings) -> tuple[_Engines, _Engines]:
 
 
 def _check_fractions(settings: Settings) -> None:
-    """Refuse fractions by which two learners, or two engines, would share a GPU: Ray fills one after the other."""
+    """Refuse fractions of a GPU that learners would share, or that are too much for one: Ray fills one GPU after the other."""
     learner, learners = settings.rllib.num_gpus_per_learner, max(1, settings.rllib.num_learners)
     if 0 < learner < 1 and learners > 1:
         raise ValueError(
@@ -139,7 +139,7 @@ def _check_fractions(settings: Settings) -> None:
 
 
 def _check_memory(rollout: _Engines, evaluation: _Engines) -> None:
-    """Refuse engines whose memory is too much for one GPU, where any that have room may come together."""
+    """Refuse engines whose memory is too much for one GPU, in any combination that Ray may place on it."""
     kinds = (rollout, evaluation)
     counts = [range(1 + (min(kind.number, int(1 / kind.gpus + 1e-9)) if kind.gpus > 0 else 0)) for kind in kinds]
     fitting = [each for each in product(*counts) if each[0] * rollout.gpus + each[1] * evaluation.gpus <= 1 + 1e-9]

@@ -2,8 +2,8 @@
 
     ``RAPOConfig().training(preset="without_rr")``, or ``preset: without_rr`` in YAML, alone or below ``grid_search``
 
-A preset comes first and any key that is given beside it overrides it. ``step_trace_buffer`` and ``env_config`` of a preset lie
-beneath the user's own, key by key, and are looked up when they are read, so that it does not matter which was said first.
+Any key that is given beside a preset overrides it. ``step_trace_buffer`` and ``env_config`` of a preset are merged beneath the
+user's own, key by key, when they are read, so that it does not matter which was given first.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ _ALGORITHMS: dict[str, dict[str, Any]] = {
     },
     # arXiv 2503.20783: neither the group's deviation nor the response's own length divides
     "dr_grpo": {**_GRPO, "loss_aggregation": "constant", "normalize_std": False},
-    # arXiv 2507.18071. Its clip range is narrower than the mismatch of engine and learner, hence the learner's own π_old, and
-    # than RAPO's importance shaping, which comes after the clip therefore
+    # arXiv 2507.18071. Its clip range is narrower than the mismatch of engine and learner, so π_old is the learner's own; and
+    # narrower than RAPO's importance shaping, so the shaping comes after the clip
     "gspo": {
         **_GRPO,
         "importance_level": "sequence",
@@ -101,7 +101,7 @@ _ALGORITHMS: dict[str, dict[str, Any]] = {
         "off_policy_source": "replay",
         "off_policy_shaping": None,
     },
-    # arXiv 2505.10978: beside the trajectory's advantage that of steps from the same state; the discount is its code's
+    # arXiv 2505.10978: adds an advantage among steps from the same state to the trajectory's; the discount is its code's
     "gigpo": {**_GRPO, "credit": "gigpo", "step_discount": 0.95},
     # arXiv 2503.05592: two stages of reward (rewards/terms.py). The paper's objective is REINFORCE++; here it is GRPO's
     "r1_searcher": {**_GRPO, "env_config": {"reward": {"preset": "r1_searcher"}}},
@@ -116,7 +116,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "without_rt": {"retrieval_timing": "none"},  # Z = g
     "trajectory_retrieval": {
         "retrieval_level": "trajectory",
-        "step_trace_buffer": {"collection": "whole_trajectories"},  # beside that of the steps
+        "step_trace_buffer": {"collection": "whole_trajectories"},  # apart from that of the steps
     },
     "entropy_increase": {"retrieval_quality": "rise"},
     "low_entropy": {"retrieval_timing": "low_entropy"},
@@ -134,10 +134,10 @@ def check_preset(name: Any) -> None:
 
 
 def preset_change(keys: Mapping[str, Any], name: Any) -> dict[str, Any]:
-    """Return the keys that change if a config with ``keys`` gets the preset ``name`` instead of its own.
+    """Collect the keys that change if a config with ``keys`` gets the preset ``name`` instead of its own.
 
-    What a search is to choose (``tune.grid_search`` and the like) is kept as it is, and applied by :func:`with_preset` in each
-    trial.
+    A search over presets (``tune.grid_search`` and the like) is kept as it is; in each trial :func:`with_preset` applies the
+    preset chosen.
 
     Raises:
         ValueError: there is no such preset.
@@ -151,11 +151,11 @@ def preset_change(keys: Mapping[str, Any], name: Any) -> dict[str, Any]:
 
 
 def with_preset(keys: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dictionary for ``update_from_dict`` of a config with ``keys``, its preset written out.
+    """Write out the preset in ``given``, a dictionary for ``update_from_dict`` of a config with ``keys``.
 
-    A whole config as a dictionary, as Tune hands to a trial, has every key, and says by ``_applied_preset`` which preset is in
-    its values. If that is not the preset asked for, values that a user has not changed must not override it: those are left out
-    that equal what the config had without the user, so such a dictionary cannot set a preset's key back to its default.
+    Tune hands a trial the whole config as a dictionary. It has every key, and ``_applied_preset`` names the preset that is in
+    its values. If another preset is asked for, values that the user has not changed must not override it. So values that equal
+    the old preset's or the default are left out, and such a dictionary cannot set a preset's key back to its default.
     """
     rest = dict(given)
     name = rest.pop("preset", keys["preset"])
@@ -167,7 +167,7 @@ def with_preset(keys: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 def merge_over_preset(preset: str | None, key: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Put ``values``, the user's mapping ``key`` (one of ``NESTED``), over the preset's; mappings inside are merged too."""
+    """Merge ``values``, the user's mapping ``key`` (one of ``NESTED``), over the preset's; mappings inside are merged, too."""
     return _merged(PRESETS.get(preset or "", {}).get(key, {}), values)
 
 

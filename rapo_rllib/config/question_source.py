@@ -1,7 +1,7 @@
-"""From the ``env`` key to environments and questions: gymnasium ids, Tune-registered names, classes.
+"""Make environments and questions from the ``env`` key: a gymnasium id, a name registered with Tune, or a class.
 
-An environment with the classmethod ``questions(env_config, split)`` brings its own; any other text environment is asked by
-seed.
+An environment with the classmethod ``questions(env_config, split)`` brings its own questions. In any other text environment,
+each question is a seed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class QuestionSource:
     """The source of questions, of environments to ask them in, and of an expert's trajectories."""
 
     env: Any  # a gymnasium id, a name that is registered with Tune, or a class
-    options: Mapping[str, Any]  # its ``env_config``, with preset, tool budget and protocol where it is one of ours
+    options: Mapping[str, Any]  # its ``env_config``, with preset, tool budget and protocol if it is one of ours
 
     @classmethod
     def of(cls, keys: Mapping[str, Any]) -> QuestionSource:
-        """Make the source of a config with the attributes ``keys``; an environment's own options are left as they are."""
+        """Make the source of a config with the attributes ``keys``. The options of a foreign environment stay as they are."""
         env, options = keys["env"], dict(keys["env_config"])
         if is_tool_env(env):
             options = merge_over_preset(keys["_applied_preset"], "env_config", options)
@@ -78,7 +78,7 @@ class QuestionSource:
         return lambda: _checked(gymnasium.make(env, disable_env_checker=True, **options), options)
 
     def protocol(self, settings: Settings) -> RolloutProtocol:
-        """Make the protocol in which a policy writes here. Raises ``ValueError``: model or environment cannot do that."""
+        """Make the protocol in which a policy writes. Raises ``ValueError`` if model or environment does not support it."""
         env = self.env_maker()()
         try:
             return make_protocol(load_tokenizer(settings.model), settings.protocol, env, vllm_call_reader)
@@ -103,8 +103,8 @@ class QuestionSource:
         """Return the trajectories of an expert.
 
         Args:
-            named: ``expert``, the environment's own, or a file of them.
-            key: what has this value, to be named in errors.
+            named: ``expert`` for the environment's own, or the path of a trace file.
+            key: the key that has this value, for error messages.
 
         Raises:
             ValueError: the environment has no expert.
@@ -122,13 +122,13 @@ class QuestionSource:
 
 
 def _checked(env: gymnasium.Env, options: Mapping[str, Any]) -> gymnasium.Env:
-    """Check an environment whose class was not known before."""
+    """Check the options of an environment whose class is only known now that it is made; return the environment."""
     check_env_keys(type(env.unwrapped), options)
     return env
 
 
 def is_tool_env(env: Any) -> bool:
-    """Return whether ``env`` names one of our tool environments, or a subclass of them."""
+    """Check whether ``env`` is one of our tool environments, or a subclass of one."""
     return _is(env, ToolEnv)
 
 
@@ -138,7 +138,7 @@ def _is(env: Any, kind: type) -> bool:
 
 
 def _env_class(env: Any) -> type | None:
-    """Return the class behind ``env``; None if only making one tells."""
+    """Find the class behind ``env``; None if it is only known once an environment is made."""
     if isinstance(env, type):
         return env
     if isinstance(env, str) and env in gymnasium.registry:
@@ -170,7 +170,7 @@ def check_env_keys(cls: type, keys: Iterable[str]) -> None:
     Raises:
         ValueError: naming the first such key, and what to do.
     """
-    if issubclass(cls, TextEnv):  # they refuse what they do not know
+    if issubclass(cls, TextEnv):  # these refuse unknown keys themselves
         return
     takes = {*getattr(cls, "env_config_keys", ()), *inspect.signature(cls).parameters}
     for key in keys:

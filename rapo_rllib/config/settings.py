@@ -1,4 +1,4 @@
-"""From a config's flat keys to the frozen settings that the layers below RLlib are told."""
+"""Make the frozen settings for the layers below RLlib from the flat keys of a config."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from rapo_rllib.settings.rollout import GPU_TOOL_WORKERS
 
 Section = TypeVar("Section")
 
-GPU_MAX_NUM_SEQS = 256  # sequences at once, where a job does not say: with fewer, a GPU waits for its memory
-GPU_LOGITS_CHUNK = 8192  # tokens, those of a long row: its LM head runs once, while each further chunk's runs twice
+GPU_MAX_NUM_SEQS = 256  # sequences at once, unless a job says otherwise: with fewer, a GPU waits for its memory
+GPU_LOGITS_CHUNK = 8192  # tokens of a long row: the LM head runs once for one chunk, but twice for each further one
 
 
 def default_keys() -> dict[str, Any]:
-    """Return RAPO's own keys and their defaults, as attributes of a ``RAPOConfig``."""
+    """List RAPO's own keys with their defaults, as attributes of a ``RAPOConfig``."""
     flat = {name: declared.default for cls in FLAT for name, declared in knobs(cls).items()}
     nested: dict[str, Any] = {"language_model": {}, "engine": {}, "protocol": {}, "step_trace_buffer": {}, "warm_start": None}
-    # whose values the flat keys have (not `preset` while a search is to choose it); folder of the model of a warm start
+    # the preset in the values of the flat keys (None while a search is to choose it); folder of a warm start's model
     return {**flat, **nested, "_applied_preset": None, "_started_from": None}
 
 
 def settings_of(keys: Mapping[str, Any]) -> Settings:
-    """Return the settings of a config, ``auto`` resolved.
+    """Build the settings of a config, with ``auto`` resolved.
 
     Args:
         keys: attributes of a ``RAPOConfig``: RAPO's own and RLlib's.
@@ -75,9 +75,9 @@ def settings_of(keys: Mapping[str, Any]) -> Settings:
 
 
 def _on_gpu(given: Any, update: UpdateSettings) -> dict[str, Any]:
-    """Choose for a learner on a GPU: bfloat16 weights (with float32 masters), and compiled layers where they can be.
+    """Choose the model's defaults on a learner's GPU: bfloat16 weights (with float32 masters), and compiled layers if possible.
 
-    Who asks for float32 products has float32 weights.
+    If ``autocast_dtype`` asks for other matrix products than bfloat16, the weights are float32.
     """
     asked = given if isinstance(given, Mapping) else {}
     low = asked.get("autocast_dtype", "auto") in ("auto", "bfloat16")
@@ -86,12 +86,12 @@ def _on_gpu(given: Any, update: UpdateSettings) -> dict[str, Any]:
 
 
 def protocol_of(keys: Mapping[str, Any]) -> ProtocolSettings:
-    """Return the text protocol of a config."""
+    """Build the protocol settings of a config."""
     return build(ProtocolSettings, keys["protocol"])
 
 
 def refuse_token(step_trace_buffer: Any) -> None:
-    """Raise ``ValueError`` if the mapping holds a server's token itself; it is not repeated."""
+    """Raise ``ValueError`` if the mapping holds a server's token itself; the message does not repeat the token."""
     if isinstance(step_trace_buffer, Mapping) and step_trace_buffer.get("token"):
         raise ValueError(
             "step_trace_buffer.token (its value is not shown): what stands in a job reaches results, checkpoints and loggers. "
@@ -104,23 +104,23 @@ def _flat(cls: type[Section], keys: Mapping[str, Any]) -> Section:
 
 
 def _nested(cls: type[Section], given: Any, below: Mapping[str, Any] = {}, above: Mapping[str, Any] = {}) -> Section:
-    """Return a section of what a user wrote, over what holds where nothing is said, and under what another key decides."""
+    """Build a section from the user's mapping, over the defaults ``below``, and under ``above``, which another key decides."""
     return build(cls, {**below, **given, **above} if isinstance(given, Mapping) else given)
 
 
 def _started_from(keys: Mapping[str, Any]) -> dict[str, str]:
-    """Return the model of a warm start in place of the job's, once there is one."""
+    """Return the model of a warm start, once there is one, as the value that replaces the job's ``name_or_path``."""
     return {} if keys["_started_from"] is None else {"name_or_path": keys["_started_from"]}
 
 
 def _on_whole_gpus(rllib: RLlibSettings) -> bool:
-    """Return whether all engines and learners have processes and whole GPUs of their own."""
+    """Check whether all engines and learners have processes and whole GPUs of their own."""
     processes = rllib.num_env_runners and rllib.num_learners and not rllib.evaluation_num_env_runners
     return bool(processes and rllib.num_gpus_per_env_runner >= 1 and rllib.num_gpus_per_learner >= 1)
 
 
 def _dtype(asked: Any, gpus: Any) -> Any:
-    """Return ``auto`` resolved for where it computes."""
+    """Resolve ``auto`` for the device that computes: a GPU, or this machine."""
     if asked != "auto":
         return asked
     return "bfloat16" if gpus else resolved_dtype("auto")
@@ -129,7 +129,7 @@ def _dtype(asked: Any, gpus: Any) -> Any:
 def _buffer(keys: Mapping[str, Any]) -> BufferSettings:
     given = keys["step_trace_buffer"]
     if not isinstance(given, Mapping):
-        return build(BufferSettings, given)  # which says so
+        return build(BufferSettings, given)  # which refuses it
     for key, name in (("level", "retrieval_level"), ("growth", "buffer_growth")):
         if key in given:
             raise ValueError(f"step_trace_buffer.{key} = {given[key]!r}: set {name} instead")

@@ -1,4 +1,4 @@
-"""Sizes a job's processes, of settings and formulas, and judges whether they fit a machine and its GPUs."""
+"""Estimate the memory of a job's processes from its settings, and judge whether they fit a machine and its GPUs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rapo_rllib.milvus.address import is_lite_path
 from rapo_rllib.settings import Settings
 
 MIB, GIB = 2**20, 2**30
-# Measured with a model of 3 M parameters: what imports, threads and Ray's client take in a process, before any tensor.
+# Memory of imports, threads and Ray's client in a process, before any tensor; measured with a model of 3 M parameters.
 PYTHON, VLLM, COMMAND, RAY, EMBEDDER = 520 * MIB, 330 * MIB, 450 * MIB, 480 * MIB, 420 * MIB
 CUDA_HOST, CUDA_DEVICE = 1536 * MIB, 512 * MIB  # not measured
-OWNER = 230 * MIB  # of a Lite path: measured with Ray imported, but outside of an actor
-ROW_BYTES = 13 * 1024  # of a step trace in the owner at its peak: 170,000 with keys of MiniLM and texts of 1,100 characters
-ERROR = 0.15  # of an estimate, either way: benchmarks/RESULTS.md
+OWNER = 230 * MIB  # the process that owns a Lite path: measured with Ray imported, but outside of an actor
+ROW_BYTES = 13 * 1024  # of a step trace in the owner at its peak; with 170,000 of 1,100 characters, and keys of MiniLM
+ERROR = 0.15  # relative error of an estimate, in either direction: benchmarks/RESULTS.md
 ADVICE = (  # the least loss first
     "; what makes it less: engine.sleep, model.gradient_checkpointing: true, a smaller max_tokens_per_micro_batch, "
     "learner_parallelism: fsdp over more learners, model.lora; for an engine a larger tensor_parallel_size"
@@ -48,9 +48,9 @@ class Process:
 
 
 def at_peak(parts: Parts) -> Parts:
-    """Choose those that are there at the peak: without a phase, and of the largest one.
+    """Select the parts in memory at the peak: those without a phase, and those of the largest phase.
 
-    Example: of 10 bytes always, 5 in ``update``, 4 and 3 in ``sync`` all but the 5.
+    Example: of 10 bytes without a phase, 5 in ``update``, 4 and 3 in ``sync``, all but the 5.
     """
     sizes: Counter[str] = Counter()
     for part in parts:
@@ -60,16 +60,16 @@ def at_peak(parts: Parts) -> Parts:
 
 
 def peak(parts: Parts) -> int:
-    """Add up what is there at the peak."""
+    """Add up the bytes of the parts in memory at the peak."""
     return sum(part.num_bytes for part in at_peak(parts))
 
 
 def processes(settings: Settings, shape: Shape, device: int | None) -> list[Process]:
-    """List all that run for one trial of checked settings. ``device``: bytes of a GPU; None: not known."""
+    """List the processes of one trial with checked settings. ``device``: bytes of a GPU; None: not known."""
     rllib, python, gpus = settings.rllib, Part("Python and libraries", PYTHON), settings.rllib.num_gpus_per_learner
     (learner, learner_gpu), first = _learner(settings, shape), _first_learner(settings, shape)
     engine, engine_gpu = _engine(settings, shape, device)
-    main = Process("main", 1, (python, *(_embedder(settings) if rllib.num_env_runners else ())))  # else the engine has it
+    main = Process("main", 1, (python, *(_embedder(settings) if rllib.num_env_runners else ())))  # else the engine's have it
     if not rllib.num_learners:
         main = Process("main with learner", 1, (*main.host, *learner, *first), learner_gpu, gpus)
     if not rllib.num_env_runners:
@@ -77,7 +77,7 @@ def processes(settings: Settings, shape: Shape, device: int | None) -> list[Proc
         beside = main.gpus + rllib.num_gpus_per_env_runner
         main = Process(name, 1, (*main.host, *engine), (*main.gpu, *engine_gpu), beside)
     name = "learner" if rllib.num_learners == 1 else "first learner"
-    shards = settings.update.learner_parallelism == "fsdp"  # which come from the first learner: it alone loads the model
+    shards = settings.update.learner_parallelism == "fsdp"  # the first learner alone loads the model, and sends shards
     others = [part for part in learner if not (shards and part.phase == "loading")]
     engines = rllib.num_env_runners + rllib.evaluation_num_env_runners
     found = [
@@ -97,7 +97,7 @@ def processes(settings: Settings, shape: Shape, device: int | None) -> list[Proc
 
 
 def _learner(settings: Settings, shape: Shape) -> tuple[Parts, Parts]:
-    """Size any learner, on the host and on a GPU."""
+    """Estimate the memory of any learner, on the host and on a GPU."""
     model, rllib = settings.model, settings.rllib
     shards = max(1, rllib.num_learners) if settings.update.learner_parallelism == "fsdp" else 1
     on_gpu, whole = bool(rllib.num_gpus_per_learner), shape.parameters * ITEMSIZE[model.dtype]
@@ -106,7 +106,7 @@ def _learner(settings: Settings, shape: Shape) -> tuple[Parts, Parts]:
     if settings.objective.kl_coeff > 0 and model.lora is None:  # with LoRA it is the model without adapters
         states.append(Part("reference model", whole // shards))
     held = "float32" if shards > 1 and model.lora is None and model.master_weights is not None else model.dtype
-    copies = (held != settings.engine.dtype) + (model.lora is not None)  # to score as the engine would; to add adapters to
+    copies = (held != settings.engine.dtype) + (model.lora is not None)  # one to score as the engine does, one for adapters
     states.append(Part("weights as the engine has them", copies * states[0].num_bytes, "sync"))
     if not on_gpu:
         return tuple(states), ()
@@ -115,7 +115,7 @@ def _learner(settings: Settings, shape: Shape) -> tuple[Parts, Parts]:
 
 
 def _first_learner(settings: Settings, shape: Shape) -> Parts:
-    """Size what one learner holds on the host for RLlib, and for engines in other processes of this machine."""
+    """Estimate what only the first learner holds on the host: weights for RLlib, and for other processes of this machine."""
     model, rllib, sent = settings.model, settings.rllib, ITEMSIZE[settings.engine.dtype]
     copies = 2 if rllib.num_learners else 1  # one in Ray's object store
     parts = [Part("weights packed for a checkpoint", copies * packed_bytes(shape, model, ITEMSIZE[model.dtype]), "checkpoint")]
@@ -127,7 +127,7 @@ def _first_learner(settings: Settings, shape: Shape) -> Parts:
 
 
 def _sent_bytes(settings: Settings, shape: Shape) -> int:
-    """Size what goes through Ray's object store to an engine."""
+    """Compute the bytes that go through Ray's object store to an engine."""
     if settings.update.weight_transfer in ("nccl", "ipc"):
         return 0
     lora = settings.model.lora
@@ -135,13 +135,13 @@ def _sent_bytes(settings: Settings, shape: Shape) -> int:
 
 
 def _engine(settings: Settings, shape: Shape, device: int | None) -> tuple[Parts, Parts]:
-    """Size an engine, on the host and on a GPU, where keys and values take what is left of its share.
+    """Estimate the memory of an engine, on the host and on a GPU. There, keys and values take the rest of its share.
 
-    vLLM does not start without room for one longest trajectory: a GPU then needs as much as makes the share large enough.
+    vLLM does not start without room for one longest trajectory: the GPU must be so large that the engine's share has it.
     """
     (weights, step, token), share = engine_bytes(shape, settings), settings.engine.gpu_memory_utilization
     alone = bool(settings.rllib.num_env_runners or settings.rllib.evaluation_num_env_runners)
-    copies = alone + (settings.engine.tensor_parallel_size > 1)  # for workers in processes
+    copies = alone + (settings.engine.tensor_parallel_size > 1)  # one more for workers in processes of their own
     sent = Part("engine: weights that it is sent", copies * _sent_bytes(settings, shape), "sync")
     code, parts = (Part("vLLM", VLLM), sent, *_embedder(settings)), [Part("engine: weights", weights)]
     cache = "engine: keys and values"
@@ -155,7 +155,7 @@ def _engine(settings: Settings, shape: Shape, device: int | None) -> tuple[Parts
         parts.append(
             Part("not the engine's (engine.gpu_memory_utilization)", int((weights + step + longest) * (1 / share - 1)))
         )
-    if settings.engine.sleep:  # it has none of it in an update, and takes it again before the sync
+    if settings.engine.sleep:  # it frees all of it for an update, and takes it again before the sync
         parts = [replace(part, phase=phase) for phase in ("rollout", "sync") for part in parts]
     return (*code, Part("CUDA on the host", CUDA_HOST)), tuple(parts)
 
@@ -167,7 +167,7 @@ def _embedder(settings: Settings) -> Parts:
 
 @dataclass(frozen=True)
 class Machine:
-    """Memory and GPUs that are there; None: not known from here."""
+    """Memory and GPUs of a machine; None: not known from here."""
 
     host_bytes: int | None
     gpu_bytes: int | None  # of the smallest GPU
@@ -175,7 +175,7 @@ class Machine:
 
 
 def verdict(where: str, needed: float, there: float | None, unit: str = "GiB") -> dict[str, Any]:
-    """Judge a need of the job against what is there, in bytes or GPUs; ``fits`` is None where nobody knows.
+    """Compare a need of the job with what is there, in bytes or GPUs; ``fits`` is None if that is not known.
 
     Returns:
         The arguments, ``fits``, and ``text`` for people.
@@ -192,7 +192,7 @@ def verdict(where: str, needed: float, there: float | None, unit: str = "GiB") -
 
 
 def this_machine() -> Machine:
-    """Return this machine's memory and GPUs."""
+    """Read this machine's memory and GPUs."""
     import psutil
     import torch
 
@@ -203,10 +203,10 @@ def this_machine() -> Machine:
 
 
 def fits(found: list[Process], machine: Machine) -> list[dict[str, Any]]:
-    """Judge the processes of a trial on a machine, by each kind of memory.
+    """Judge whether the processes of a trial fit a machine: its memory, the number of its GPUs, and the memory of a GPU.
 
     All peaks on the host are added up, though they seldom come together. Processes with a fraction of a GPU share one, as many
-    as there is room for.
+    as it has room for.
     """
     verdicts = [verdict("memory of all processes", sum(one.count * peak(one.host) for one in found), machine.host_bytes)]
     if wanted := sum(one.count * one.gpus for one in found):

@@ -1,7 +1,7 @@
-"""The formulas: bytes of a learner and of an engine, line by line, of a model's shape. Pure functions, but for one.
+"""Formulas of the memory of a learner and an engine, from the shape of a model. All functions but ``read_shape`` are pure.
 
-Symbols: ``N`` parameters, ``D`` hidden, ``Q`` queries of a token, ``K`` its keys, ``I`` intermediate, ``V`` vocabulary; ``w``
-bytes of an element of the weights, ``p`` of what a matrix product returns (2 under autocast).
+Symbols: ``N`` parameters; sizes ``D`` hidden, ``Q`` queries of a token, ``K`` its keys, ``I`` intermediate, ``V`` vocabulary;
+bytes ``w`` of an element of the weights, ``p`` of an element that a matrix product returns (2 under autocast).
 
 Sources: what ``learner/``, ``attention/`` and ``batching/chunked_logprobs.py`` keep; ``torch.optim.AdamW``; FSDP2's
 ``fully_shard``; vLLM. tests/estimate/ compares with passes that were counted tensor by tensor, and with measured jobs.
@@ -17,8 +17,8 @@ from rapo_rllib.settings import ALL_LINEAR, LoraSettings, ModelSettings, Setting
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
 FLOAT32 = 4
 BATCHED_TOKENS = 2048  # that vLLM computes at once, unless engine.extra says otherwise
-# Bytes a token that the backward pass of a layer reads, for each of D, Q (keys are repeated for every head) and I, by
-# precision, and whether the layer is frozen under adapters: what ``LlamaDecoderLayer`` of transformers saves for autograd.
+# Bytes that the backward pass of a layer reads for a token, per element of D, Q (keys are repeated for every head) and I:
+# what ``LlamaDecoderLayer`` of transformers saves for autograd. By precision, and whether the layer is frozen under adapters.
 LAYER = {
     ("16 bits", False): (16, 10, 8),
     ("16 bits", True): (28, 12, 10),
@@ -69,7 +69,7 @@ class Shape:
         return self.layers * self.layer + self.head * (1 if self.tied else 2) + self.hidden
 
     def adapters(self, lora: LoraSettings | None) -> int:
-        """Count elements of LoRA's ``A [rank, inputs]`` and ``B [outputs, rank]``; an unknown matrix is the largest."""
+        """Count elements of LoRA's ``A [rank, inputs]`` and ``B [outputs, rank]``; an unknown matrix counts as the largest."""
         if lora is None:
             return 0
         largest = max(self.linears.values())
@@ -78,7 +78,7 @@ class Shape:
 
 
 def read_shape(model: ModelSettings) -> Shape:
-    """Read ``config.json``: fetched for a Hugging Face id, unless it was before."""
+    """Read the shape from ``config.json``, which is fetched for a Hugging Face id unless it was fetched before."""
     from transformers import AutoConfig
 
     from rapo_rllib.models.loading import resolve_model
@@ -92,7 +92,7 @@ def read_shape(model: ModelSettings) -> Shape:
 
 @dataclass(frozen=True)
 class Part:
-    """Bytes with a name. Those of different phases are never there together; those without a phase always are."""
+    """Bytes with a name. Parts of different phases are never in memory together; parts without a phase always are."""
 
     name: str
     num_bytes: int
@@ -106,7 +106,7 @@ Parts = tuple[Part, ...]
 class Row:
     """The largest micro batch of a learner.
 
-    Example: prompts of 256 with 8 responses of 224 tokens: a row of 2,048 holds one, ``Row(2048, 1792, 480)``.
+    Example: a row of 2,048 tokens, filled by a prompt of 256 and its 8 responses of 224: ``Row(2048, 1792, 480)``.
     """
 
     tokens: int
@@ -115,7 +115,7 @@ class Row:
 
 
 def row_of(settings: Settings) -> Row:
-    """Fill a row with responses behind their prompts, one at least, of no more tokens than an optimiser step has."""
+    """Fill a row with responses behind their prompts: at least one, and no more tokens than an optimiser step has."""
     rollout, update = settings.rollout, settings.update
     prompt, response, group = rollout.max_prompt_tokens, rollout.max_response_tokens, rollout.group_size
     trajectories = group + settings.off_policy.off_policy_trajectories
@@ -127,9 +127,9 @@ def row_of(settings: Settings) -> Row:
 
 
 def state_parts(shape: Shape, model: ModelSettings, shards: int = 1) -> Parts:
-    """Count weights, moments, masters, and gradients, which are there in an update only, on one of ``shards`` learners.
+    """Count bytes of weights, moments, master weights, and gradients (in updates only), on one of ``shards`` learners.
 
-    Where weights are sharded the shards are the masters. A step of a single micro batch needs less than is said here.
+    If the weights are sharded, the shards are the master weights. A step of a single micro batch needs less than this.
     """
     width, adapters = ITEMSIZE[model.dtype], shape.adapters(model.lora)
     masters = model.lora is None and model.master_weights is not None and width < FLOAT32
@@ -146,11 +146,11 @@ def state_parts(shape: Shape, model: ModelSettings, shards: int = 1) -> Parts:
 
 
 def layer_bytes(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool) -> tuple[int, int]:
-    """Count a decoder layer's activations: all that its backward pass reads, and what is kept of it from the forward pass.
+    """Count bytes of a decoder layer's activations: all that its backward pass reads, and those kept from the forward pass.
 
-    The first: ``LAYER``, and under autocast on a CPU a mask of 16 bits. Kept is all of it; with ``selective`` checkpointing
-    the input and what matrix products and attention return, ``w D + 2 p (D + Q + K + I)``, with LoRA the adapters' products,
-    too; with ``true`` the input, ``w D``.
+    All: ``LAYER``, and under autocast on a CPU a mask of 16 bits. Kept without checkpointing: all. Kept with ``selective``: the
+    input and the results of matrix products and attention, ``w D + 2 p (D + Q + K + I)`` a token; with LoRA also the adapters'
+    products. Kept with ``true``: the input, ``w D`` a token.
     """
     width, product = _itemsizes(model)
     hidden, mlp = shape.hidden, shape.intermediate
@@ -169,20 +169,20 @@ def layer_bytes(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool) -> t
 
 
 def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = False) -> Parts:
-    """Count what forward and backward pass of a row hold at their peak, beside weights and gradients.
+    """Count bytes that forward and backward pass of a row hold at their peak, beside weights and gradients.
 
-    The peak comes
+    The peak is the largest of four, each with the activations of all layers unless it says otherwise:
 
-    - after the layers: logits, ``p c V`` of ``c`` tokens, 16-bit copies of matrices; here and at the head ``12 D`` a token;
+    - after the layers: logits of ``c`` tokens, ``p c V``; 16-bit copies of matrices; here and at the head ``12 D`` a token;
     - at the LM head: its gradients of two chunks and their sum, ``3 p V D``;
-    - in the last layer: what it computes again, gradients of its MLP, ``2 p I`` a token; the head's gradient, ``w V D``;
-    - or in the end, without activations: gradients of the embedding, ``w V D``; tied, three of it.
+    - in the last layer: its recomputed activations; gradients of its MLP, ``2 p I`` a token; the head's gradient, ``w V D``;
+    - in the end, without activations: gradients of the embedding, ``w V D``, three times that if it is tied.
     """
     width, product = _itemsizes(model)
     trained, recomputes, autocast = model.lora is None, bool(model.gradient_checkpointing), product != width
     whole, kept = layer_bytes(shape, model, row, on_gpu)
-    copies, head_copy = (2 * shape.layer, 2 * shape.head) if autocast else (0, 0)  # a layer's live as long as its activations
-    early = shape.layers * copies if recomputes and trained else 0  # or until the head has run
+    copies, head_copy = (2 * shape.layer, 2 * shape.head) if autocast else (0, 0)  # live as long as the layer's activations
+    early = shape.layers * copies if recomputes and trained else 0  # copies that live until the head has run
     activations, norm = shape.layers * (kept + (0 if recomputes else copies)), 3 * FLOAT32 * shape.hidden * row.tokens
     chunk = min(model.logits_chunk_size, row.scored)
     logits = product * chunk * shape.vocabulary
@@ -198,9 +198,9 @@ def pass_parts(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool = Fals
 
 
 def whole_bytes(shape: Shape, model: ModelSettings, shards: int) -> int:
-    """Return the bytes of whole weights and gradients beside the shards: the root unit, two layers, gradients of one of them.
+    """Count bytes of whole weights and gradients beside the shards: the root unit, two layers, the gradients of one layer.
 
-    Those are at least float32 where there are masters; frozen weights have none. The root's come when activations are gone.
+    Gradients are float32 if there are master weights; frozen weights have none. The root's come when activations are gone.
     """
     width = ITEMSIZE[model.dtype]
     gradient = 0 if model.lora is not None else width if model.master_weights is None else FLOAT32
@@ -209,18 +209,18 @@ def whole_bytes(shape: Shape, model: ModelSettings, shards: int) -> int:
 
 
 def packed_bytes(shape: Shape, model: ModelSettings, itemsize: int) -> int:
-    """Count ``RLModule.get_state()``: all weights, and the LM head once more where it is tied; with LoRA the adapters."""
+    """Count bytes of ``RLModule.get_state()``: all weights, and a tied LM head once more; with LoRA only the adapters."""
     if model.lora is not None:
         return shape.adapters(model.lora) * FLOAT32
     return (shape.parameters + (shape.head if shape.tied else 0)) * itemsize
 
 
 def engine_bytes(shape: Shape, settings: Settings) -> tuple[int, int, int]:
-    """Count weights, one step, and keys and values of a token in one of ``t`` workers of vLLM, with ``b`` bytes an element.
+    """Count bytes of weights, one step, and a token's keys and values in one of ``t`` vLLM workers, ``b`` bytes an element.
 
     - weights: ``b N / t``; on a CPU a tied LM head has a copy packed for its kernel (``rollout/vllm/worker.py``);
-    - one step, about: ``tokens (4 D + 3 I) b``, residual stream, attention, MLP; ``12 V`` a sequence, logits and entropies;
-    - a token: ``2 b layers heads head_dim``; each worker has a head at least (vLLM's ``get_num_kv_heads``).
+    - one step, about: ``tokens (4 D + 3 I) b`` for residual stream, attention, MLP; ``12 V`` a sequence for logits, entropies;
+    - a token: ``2 b layers heads head_dim``, of the worker's KV heads, at least one (vLLM's ``get_num_kv_heads``).
     """
     engine = settings.engine
     width, workers = ITEMSIZE[engine.dtype], engine.tensor_parallel_size
@@ -232,6 +232,6 @@ def engine_bytes(shape: Shape, settings: Settings) -> tuple[int, int, int]:
 
 
 def _itemsizes(model: ModelSettings) -> tuple[int, int]:
-    """Find ``w`` and ``p``."""
+    """Find ``w`` and ``p``, the bytes of an element of the weights, and of what a matrix product returns."""
     width = ITEMSIZE[model.dtype]
     return width, width if model.autocast_dtype in (None, model.dtype, "float32") else 2

@@ -1,4 +1,4 @@
-"""Every key of a job, each declared once, as frozen settings: what the layers below RLlib are told.
+"""Frozen settings with every key of a job, each declared once. The layers below RLlib are given these.
 
 ``RAPOConfig`` has the keys as flat attributes, as RLlib's configs do, and makes a :class:`Settings` of them. The layers below
 never see an ``AlgorithmConfig``.

@@ -1,4 +1,4 @@
-"""Keys of the update and of the run, those of RLlib's that matter here, and all settings of a job together."""
+"""Keys of the update, of off-policy trajectories and of the run, RLlib's keys that matter here, and all settings together."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class OffPolicySettings(Knobs):
 
     @property
     def needs_expert(self) -> bool:
-        """Whether there must be trajectories of an expert."""
+        """Whether the job needs trajectories of an expert."""
         return self.mixes_expert or bool(self.expert_start_share or self.expert_step_share)
 
 
@@ -172,7 +172,7 @@ NESTED: dict[str, type[Knobs]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Every setting of one job, checked; ``config/settings.py`` makes it of a config's keys."""
+    """All settings of one job, each checked; ``config/settings.py`` makes them from the keys of a config."""
 
     rollout: RolloutSettings
     objective: ObjectiveSettings
@@ -188,12 +188,12 @@ class Settings:
 
     @property
     def old_policy(self) -> str:
-        """``old_logprobs`` with ``auto`` resolved: π_old is of the ``rollout`` (the engine's) or of the ``learner``.
+        """``old_logprobs`` with ``auto`` resolved: π_old is the engine's (``rollout``) or the learner's (``learner``).
 
-        With one minibatch the learner's own come with its first forward pass. With ``max_staleness`` 1 the policy that sampled
-        is an update older, so the ratio to it says how far the policy has moved, which the clip is to bound. With more, tokens
+        With one minibatch the learner's comes with its first forward pass. With ``max_staleness`` 1 the policy that sampled
+        is an update older, so the ratio to it tells how far the policy has moved, which the clip is to bound. With more, tokens
         of one trajectory are of several versions: the clip bounds the move of this update alone, and the truncated ratio of
-        ``importance_cap`` takes what lies between the learner and the weights that sampled each token.
+        ``importance_cap`` corrects the difference between the learner and the weights that sampled each token.
         """
         update = self.update
         if update.old_logprobs != "auto":

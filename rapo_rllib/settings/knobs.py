@@ -2,11 +2,11 @@
 
 @dataclass(frozen=True)
 class RolloutSettings(Knobs):
-group_size: int = knob(16, "`G`, trajectories per question", at_least=1)
+    group_size: int = knob(16, "`G`, trajectories per question", at_least=1)
 
 RolloutSettings(group_size=0)    -> ValueError: group_size = 0: must be a whole number at least 1
-knobs(RolloutSettings)           -> what the page of all keys and the signature of ``training()`` are made of
-build(RolloutSettings, mapping)  -> from a user's mapping: unknown keys are refused, lists become tuples
+knobs(RolloutSettings)           -> its keys by name, of which the page of all keys and the signature of ``training()`` are made
+build(RolloutSettings, mapping)  -> RolloutSettings of a user's mapping: unknown keys are refused, lists become tuples
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def knob(default: Any, meaning: str, **rules: Any) -> Any:
     """Declare a key as a field of a :class:`Knobs` class. Its type, ``Literal`` choices included, is the annotation.
 
     Args:
-        default: its default value; a class or function is called for one.
-        meaning: what it is, in a phrase; paper and defaults of others where they differ.
-        **rules: bounds and checks, as the fields of :class:`Knob` have them.
+        default: its default value, or a class or function that is called to make one.
+        meaning: its meaning in a phrase, with the values of the paper or of other code if they differ.
+        **rules: bounds and checks: fields of :class:`Knob`.
     """
     metadata = {"knob": Knob(meaning, **rules)}
     return field(default_factory=default, metadata=metadata) if callable(default) else field(default=default, metadata=metadata)
@@ -38,16 +38,16 @@ def knob(default: Any, meaning: str, **rules: Any) -> Any:
 
 @dataclass(frozen=True)
 class Knob:
-    """One declared key: what :func:`knob` was told, and from its field name, annotation and default."""
+    """One declared key: the arguments of :func:`knob`, then the name, annotation and default of its field."""
 
     meaning: str
-    at_least: float | None = None  # bounds of a number, or of each in a list
-    above: float | None = None  # the same, itself left out
-    at_most: float | None = None  # the same; where nothing is said, ``MOST``, and of what is waited for ``MOST_SECONDS``
+    at_least: float | None = None  # lower bound of a number, or of each number in a list
+    above: float | None = None  # a lower bound that is itself excluded
+    at_most: float | None = None  # upper bound; None: ``MOST``, or ``MOST_SECONDS`` of a timeout
     rule: str = ""  # what a value must be, in words; empty: made of type and bounds
-    check: Callable[[str, Any], None] | None = None  # called with name and value in place of type and bounds; may raise
+    check: Callable[[str, Any], None] | None = None  # checks name and value, in place of type and bounds; raises ValueError
     hidden: bool = False  # another key sets it, so it is not shown to users
-    may_be_empty: bool = False  # of a text; one whose default is empty may be, too
+    may_be_empty: bool = False  # whether a text may be empty; a text with an empty default always may
     name: str = ""
     kind: Any = None
     default: Any = None
@@ -58,14 +58,14 @@ class Knob:
         return self.rule or " or ".join(self._words(kind) for kind in _kinds(self.kind))
 
     def refuse(self, name: str, value: Any) -> None:
-        """Raise ``ValueError`` naming key, value and rule where ``value`` cannot be right."""
+        """Raise ``ValueError``, naming key, value and rule, if ``value`` is wrong."""
         if self.check is not None:
             self.check(name, value)
         elif not any(self._suits(value, kind) for kind in _kinds(self.kind)):
             raise ValueError(f"{name} = {shown(value)}: must be {self.must_be}{self._unsaid(value)}")
 
     def _unsaid(self, value: Any) -> str:
-        """Say what its words leave out of a rule that ``value`` may have broken."""
+        """Name the rule that ``value`` broke if ``must_be`` leaves it out: no empty text, or the default upper bound."""
         if value == "":
             return ", and not empty"
         said = self.at_most is not None and not self.rule
@@ -119,7 +119,7 @@ class Knob:
 class Knobs:
     """Base of dataclasses of declared keys, which check their values when made; fields that are no knobs are not checked."""
 
-    where: ClassVar[str] = ""  # what stands before a key in a job, dot included
+    where: ClassVar[str] = ""  # prefix of the keys in a job, dot included
 
     def __post_init__(self) -> None:
         for name, declared in knobs(type(self)).items():
@@ -133,7 +133,7 @@ def knobs(cls: type) -> dict[str, Knob]:
 
 @cache
 def _read(cls: Any) -> tuple[dict[str, Any], dict[str, Knob]]:
-    """Return annotations of all fields, and what is declared of those that are knobs."""
+    """Read the annotations of all fields, and the declarations of those that are knobs."""
     hints, found = get_type_hints(cls), {}
     for f in fields(cls):
         if "knob" in f.metadata:
@@ -148,7 +148,7 @@ def build(cls: type[Declared], values: Mapping[str, Any], where: str | None = No
     Args:
         cls: a dataclass of settings.
         values: what a user wrote.
-        where: what stands before its keys, dot included; None: what ``cls`` says.
+        where: prefix of its keys, dot included; None: that of ``cls``.
 
     Raises:
         ValueError: an unknown key, named with the nearest valid one, or what ``cls`` itself refuses.
@@ -175,7 +175,7 @@ def _as_tuples(value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Return ``value`` as Python writes it, with lists as a user wrote them."""
+    """Render ``value`` as Python writes it, with tuples as the lists that a user wrote."""
     return repr(_as_lists(value))
 
 

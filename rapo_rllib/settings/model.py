@@ -10,9 +10,9 @@ from rapo_rllib.settings.knobs import Knobs, knob
 
 ALL_LINEAR = "all-linear"  # every linear layer but the LM head
 
-# keys of vllm.EngineArgs by which numbers lose bits, and the values that take none
+# keys of vllm.EngineArgs that quantise numbers, each with the values that do not
 _UNQUANTISED = {"quantization": (None,), "kv_cache_dtype": (None, "auto", "bfloat16", "float16")}
-# and those that are made of other keys of the job, or that recording and weights rest on
+# keys of vllm.EngineArgs that are made of other keys of the job, or that recording and weight transfer depend on
 OWN_ARGUMENTS = {
     *("model", "dtype", "max_num_seqs", "max_model_len", "gpu_memory_utilization", "tensor_parallel_size", "enforce_eager"),
     *("enable_sleep_mode", "logprobs_mode", "logits_processors", "worker_extension_cls", "generation_config"),

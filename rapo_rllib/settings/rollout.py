@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Literal
 from rapo_rllib.settings.knobs import Knobs, knob, knobs, shown
 from rapo_rllib.settings.schedule import check_share
 
-LEAST_TEMPERATURE = 1e-3  # of a training
+LEAST_TEMPERATURE = 1e-3  # in training
 TAG = re.compile(r"[\w.-]+")
 CPU_TOOL_WORKERS, GPU_TOOL_WORKERS = 4, 32
 
 
 def response_budget(hidden: bool = False) -> Any:
-    """Return the declaration of the one key that both rollout and objective read."""
+    """Declare ``max_response_tokens``, the one key that both rollout and objective read."""
     return knob(
         4096,
         "tokens of a response, observations and retrieved ones included; `L` of constant aggregation, `L_max` of overlong",
@@ -88,7 +88,7 @@ class RolloutSettings(Knobs):
     retrieval_noise: float = knob(
         0.0, "`p`: probability that a retrieved trace is replaced by a random one that the filter allows", at_least=0, at_most=1
     )
-    temperature: float = knob(  # 0 is for those that only answer; vLLM refuses more than 2
+    temperature: float = knob(  # 0 is for evaluations and agents, which do not train; vLLM refuses more than 2
         1.0,
         "sampling temperature; the learner divides its logits by it, too",
         at_least=0,
@@ -116,13 +116,13 @@ class RolloutSettings(Knobs):
     )
 
     def check_trains(self) -> None:
-        """Raise ``ValueError`` for what only answers: greedy tokens have no distribution that a ratio could be of."""
+        """Raise ``ValueError`` if the temperature is too low to train: greedy tokens have no distribution for a ratio."""
         if self.temperature < LEAST_TEMPERATURE:
             raise ValueError(f"temperature = {self.temperature}: must be {knobs(RolloutSettings)['temperature'].must_be}")
 
     @property
     def num_tool_workers(self) -> int:
-        """``tool_workers``, resolved: on a CPU an engine is so slow that few tools are under way."""
+        """``tool_workers``, or its default on a CPU, where an engine is so slow that few tools run at once."""
         return self.tool_workers or CPU_TOOL_WORKERS
 
 
@@ -163,12 +163,12 @@ class ProtocolSettings(Knobs):
     own_tags: ClassVar[tuple[str, ...]] = (result_tag, retrieve_tag, answer_tag, think_tag)
 
     def check_tool_tags(self, tags: Any, whose: str, instead: str) -> None:
-        """Refuse tags of tools that are none, or the protocol's own; records of both formats are written in tags.
+        """Refuse tool tags that are malformed or the protocol's own, in both formats: records are always written in tags.
 
         Args:
-            tags: of tools.
-            whose: what they belong to, for the message.
-            instead: the advice.
+            tags: the tags of tools.
+            whose: the owner of the tags, for the message.
+            instead: the advice that ends the message.
         """
         if isinstance(tags, str) or not all(isinstance(tag, str) and TAG.fullmatch(tag) for tag in tags):
             raise ValueError(f"{whose}: {tags!r}: must be a list of names, of letters, digits and _ - .")

@@ -10,7 +10,7 @@ from rapo_rllib.validation import MOST
 
 
 def check_schedule(name: str, value: Any, high: float = MOST, low: float = 0) -> None:
-    """Raise ``ValueError`` unless ``value`` is a number from ``low`` to ``high``, or points of one over env steps.
+    """Raise ``ValueError`` unless ``value`` is a number from ``low`` to ``high``, or a schedule of such numbers over env steps.
 
     Example: ``[[0, 1e-5], [1000, 0.0]]`` falls from 1e-5 to 0 in the first 1,000 env steps.
     """
@@ -25,16 +25,16 @@ def check_schedule(name: str, value: Any, high: float = MOST, low: float = 0) ->
 
 
 def check_share(name: str, value: Any) -> None:
-    """Raise ``ValueError`` unless ``value`` is between 0 and 1, or points of such numbers over env steps."""
+    """Raise ``ValueError`` unless ``value`` is between 0 and 1, or a schedule of such numbers over env steps."""
     check_schedule(name, value, 1)
 
 
 def value_at(value: Any, env_steps: int | None) -> float:
-    """Return the number in force after ``env_steps``: interpolated between two points, the last one after them.
+    """Compute the number in force after ``env_steps``: interpolated between two points, after the last point its number.
 
     Args:
         value: a number or a schedule.
-        env_steps: generated steps that were sampled so far; None: not counted, the last point is in force.
+        env_steps: generated steps that were sampled so far; None: they are not counted, and the last point is in force.
     """
     if not isinstance(value, (list, tuple)):
         return float(value)

@@ -1,1 +1,1 @@
-"""``rllib train``: jobs from files and options through Ray Tune, checked before it starts and shown while it runs."""
+"""``rllib train``: check jobs from files and options, run them by Ray Tune, and report while they run."""

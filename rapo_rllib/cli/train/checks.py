@@ -1,4 +1,4 @@
-"""Finds the mistakes of an experiment before Ray starts: algorithm, keys, values, environment, checkpoint folders."""
+"""Find the mistakes of an experiment before Ray starts: algorithm, keys, values, environment, checkpoint folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
-    """Check every variant of ``spec``, make its algorithm a class and its loggers callbacks.
+    """Check every variant of ``spec``; replace names of algorithm and environment by classes, and loggers by callbacks.
 
     Args:
         spec: as it was read; changed in place.
@@ -55,9 +55,9 @@ def check_experiment(spec: ExperimentSpec) -> list[dict[str, float]]:
 
 
 def only_config(specs: list[ExperimentSpec]) -> Any:
-    """Return the config of a file that describes one training, for commands that do something else with it.
+    """Make the config of a file that describes one training, for commands that do something else with it.
 
-    Keys and values are checked; whether model and buffer exist is not asked, for the command may be what makes them.
+    Keys and values are checked, but not whether model and buffer exist: the command may be about to make them.
 
     Raises:
         ValueError: there are several experiments or grid points, or something in the only one is wrong.
@@ -83,7 +83,7 @@ def only_config(specs: list[ExperimentSpec]) -> Any:
 
 
 def _find_classes(spec: ExperimentSpec) -> None:
-    """Put the classes of algorithm and environment in place of their names."""
+    """Replace the names of algorithm and environment by their classes."""
     from ray.rllib.algorithms.registry import ALGORITHMS
 
     if isinstance(name := spec.algorithm, str):
@@ -109,7 +109,7 @@ def _made_config(spec: ExperimentSpec, variant: dict[str, Any]) -> Any:
 
 
 def _boundary(step: Any) -> None:
-    """Turn RLlib's exceptions of many types for a user's mistake into one."""
+    """Call ``step``, and turn the exceptions of many types that RLlib raises for a user's mistake into ``ValueError``."""
     try:
         step()
     except ValueError:
@@ -119,7 +119,7 @@ def _boundary(step: Any) -> None:
 
 
 def _named_env(env: Any) -> Any:
-    """Return class behind ``package.module.Class``, which RLlib's env runners do not look up; any other ``env`` as it is."""
+    """Import ``package.module.Class``, which RLlib's env runners do not look up; return any other ``env`` as it is."""
     if isinstance(env, dict) and "grid_search" in env:
         return {"grid_search": [_named_env(one) for one in env["grid_search"]]}
     if not isinstance(env, str) or not re.fullmatch(r"[^\W\d]\w*(\.\w+)+", env):
@@ -146,7 +146,7 @@ def _check_env(config: AlgorithmConfig) -> None:
 
 
 def check_resources(needed: list[dict[str, float]], available: dict[str, float]) -> None:
-    """Refuse what this machine can never run; a trial would wait for ever.
+    """Refuse trials that need more than Ray has here: they would wait for ever.
 
     Raises:
         ValueError: naming the resource, and the keys that ask for it.

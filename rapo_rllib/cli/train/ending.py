@@ -1,4 +1,4 @@
-"""The end of a run: ``summary.json`` in every trial's folder, the trials of a sweep beside each other, and a hint."""
+"""The end of a run: ``summary.json`` in every trial's folder, a table of a sweep's trials, and a hint on checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUMMARY_KEYS = (
     *("accuracy_before", "accuracy_after", "accuracy_best", "evaluated_questions"),
     *("seconds", "tokens_per_s", "retrievals"),
 )
-METRICS = (  # the first that every trial which has not failed reports
+METRICS = (  # trials are compared by the first of these that all report, failed trials aside
     "evaluation/env_runners/accuracy",
     "evaluation/env_runners/episode_return_mean",
     "env_runners/episode_return_mean",
@@ -37,10 +37,10 @@ def close_run(
     """Write the summaries, compare the trials, and say what can be done next with the checkpoints.
 
     Args:
-        file: that describes the experiments.
+        file: the job, which describes the experiments.
         trained: every experiment with its trials, which have ended.
-        watches: of the warnings of each trial, by its id.
-        interrupted: whether Ctrl-C ended them.
+        watches: the warnings of each trial, by its id.
+        interrupted: whether Ctrl-C ended the trials.
     """
     trials = [trial for _, of_one in trained for trial in of_one]
     for trial in trials:
@@ -65,7 +65,7 @@ def close_run(
 
 
 def _goal(spec: ExperimentSpec) -> tuple[str | None, str]:
-    """Find the metric that an experiment names, and max or min: its scheduler's, else that of its checkpoints."""
+    """Find the metric that an experiment names, and its mode, max or min: the scheduler's, else that of the checkpoints."""
     if metric := spec.scheduler.get("metric"):
         return metric, spec.scheduler.get("mode", "max")
     kept = spec.checkpoint_config
@@ -73,7 +73,7 @@ def _goal(spec: ExperimentSpec) -> tuple[str | None, str]:
 
 
 def _say_end(trials: list[Any], watches: Mapping[str, WarningWatch]) -> None:
-    """Say that the training finished, unless trials failed or an alarm holds: then say that."""
+    """Say which trials failed and which alarms hold; if there are none, say that the training finished."""
     failed = [trial for trial in trials if trial.status == "ERROR"]
     alarms = [(trial, warning) for trial in trials for warning in watches[trial.trial_id].holding if warning.name in ALARMS]
     if failed:
@@ -89,7 +89,7 @@ def _say_end(trials: list[Any], watches: Mapping[str, WarningWatch]) -> None:
 
 
 def best_checkpoint(trial: Any) -> str | None:
-    """Find the best checkpoint by ``checkpoint_score_attribute``; without one, the latest."""
+    """Find the best checkpoint by ``checkpoint_score_attribute``; if the job sets none, the latest. None: there is none."""
     manager = trial.run_metadata.checkpoint_manager
     scored = manager.checkpoint_config.checkpoint_score_attribute is not None
     result = manager.best_checkpoint_result if scored else manager.latest_checkpoint_result
@@ -103,7 +103,7 @@ def _summarize(trial: Any, watch: WarningWatch) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:  # of a full disk, which may be what ended the trial: that is still to be told
+    except OSError as error:  # e.g. a full disk, which may have ended the trial: go on to print why
         typer.secho(f"{file} could not be written: {error}", err=True, fg="red")
     typer.echo(f"\n{trial}  ({file})")
     for key in (*SUMMARY_KEYS, "checkpoint"):
@@ -115,7 +115,7 @@ def _summarize(trial: Any, watch: WarningWatch) -> None:
 
 
 def summary_of(result: Mapping[str, Any], checkpoint: str | None, watch: WarningWatch) -> dict[str, Any] | None:
-    """Return the content of ``summary.json``, null where there is no number; None for algorithms that report no accuracy."""
+    """Build the content of ``summary.json``, with None for missing numbers; None as a whole if no ``rapo`` was reported."""
     found = result.get("rapo")
     if not found:
         return None
@@ -126,7 +126,7 @@ def summary_of(result: Mapping[str, Any], checkpoint: str | None, watch: Warning
 
 
 def _number(value: Any) -> int | float | None:
-    """Return a plain number, which JSON can hold."""
+    """Convert to a plain number, which JSON can hold; None if it is missing or not finite."""
     number = math.nan if value is None else float(value)
     if not math.isfinite(number):
         return None
@@ -134,7 +134,7 @@ def _number(value: Any) -> int | float | None:
 
 
 def written(settings: Mapping[str, Any]) -> str:
-    """Write in what a trial differs from others; Tune's own tag says ``lr=0.0000`` of a rate of 1e-6.
+    """Render the settings in which a trial differs from others; Tune's own tag would show a rate of 1e-6 as ``lr=0.0000``.
 
     >>> written({"lr": 1e-6, "model/lora/rank": 8})
     'lr=1e-06,rank=8'
@@ -147,11 +147,11 @@ def written(settings: Mapping[str, Any]) -> str:
 
 
 def comparison(trials: Sequence[Any], metric: str | None = None, mode: str = "max") -> list[str]:
-    """Return the lines of the table of a sweep's trials and the name of the best; none for a single trial.
+    """Render the lines of a table of a sweep's trials, the last one naming the best trial; no lines for a single trial.
 
     Args:
         trials: of one experiment; those that failed or reported nothing come last.
-        metric: that the experiment names; None: the first of ``METRICS`` that all report.
+        metric: the one that the experiment names; None: the first of ``METRICS`` that all report, failed trials aside.
         mode: max or min.
     """
     if len(trials) < 2:
@@ -180,6 +180,6 @@ def comparison(trials: Sequence[Any], metric: str | None = None, mode: str = "ma
 
 
 def last_value(trial: Any, metric: str) -> float:
-    """Return what a trial reported last of a metric, also where its last result has none; NaN: it never did."""
+    """Find the last value that a trial reported of a metric, in its last result or an earlier one; NaN: it never did."""
     value = flattened(trial.last_result or {}).get(metric, trial.metric_analysis.get(metric, {}).get("last"))
     return float(value) if isinstance(value, int | float) else math.nan

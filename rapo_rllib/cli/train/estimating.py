@@ -19,16 +19,16 @@ DOES_NOT_FIT = 3  # exit status
 
 
 def show_estimate(specs: list[ExperimentSpec], options: RunOptions, gpu_gib: float | None, as_json: bool) -> int:
-    """Print the estimate of a trial; returns the exit status: 0, or ``DOES_NOT_FIT`` where it certainly does not.
+    """Print the estimate of a trial; return the exit status: ``DOES_NOT_FIT`` if something is known not to fit, else 0.
 
     Args:
         specs: the only experiment of a file, of RAPO, without a search.
         options: of the command line.
-        gpu_gib: memory of each GPU of the machines that the job is for; None: this one, or a cluster that is not asked.
-        as_json: one object, memory in bytes, in place of lines.
+        gpu_gib: memory of each GPU of the machines that the job is for; None: this machine, or a cluster of unknown memory.
+        as_json: print one JSON object, with memory in bytes, in place of lines.
 
     Raises:
-        ValueError: there are several trials, one of another algorithm, or a mistake in it.
+        ValueError: the job has several trials, another algorithm than RAPO, or a mistake.
     """
     from rapo_rllib.algorithm.preflight import check_model
 

@@ -1,4 +1,4 @@
-"""A YAML or Python file and the command line's options to experiment specs; ``checks.py`` then checks them."""
+"""Make experiment specs of a YAML or Python file and the command line's options; ``checks.py`` then checks them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ExperimentSpec(Knobs):
-    """One experiment, as file and command line want it."""
+    """One experiment, as file and command line describe it."""
 
     name: str = ""
     algorithm: Any = None  # name, or class; checks.py makes it a class
@@ -50,7 +50,7 @@ _BESIDE_CONFIG = tuple(knobs(ExperimentSpec))  # what a job holds beside `run`, 
 
 
 def read_experiments(path: Path, options: RunOptions) -> list[ExperimentSpec]:
-    """Read the experiments of ``path``, with what the command line changes.
+    """Read the experiments of the file ``path``, with the changes of the command line.
 
     Raises:
         ValueError: naming the experiment, the key and what to do.
@@ -88,7 +88,7 @@ def _spec(name: str, body: Any, options: RunOptions, base: AlgorithmConfig | Non
 
 
 def _overridden(body: dict[str, Any], options: RunOptions) -> dict[str, Any]:
-    """Put options over a job: whole entries in place of its own, ``--set`` into its ``config`` or beside it."""
+    """Apply options to a job: some replace whole entries, ``--set`` changes keys inside ``config`` or beside it."""
     given: dict[str, Any] = {}
     for key, value in options.overrides:
         set_dotted(given, key, value)
@@ -106,12 +106,12 @@ def _overridden(body: dict[str, Any], options: RunOptions) -> dict[str, Any]:
 
 
 def _stored(config: dict[str, Any]) -> dict[str, Any]:
-    """Return ``config`` as RLlib stores it, which has ``model_config`` in a private attribute."""
+    """Rename ``model_config`` to the private attribute in which RLlib stores it."""
     return {"_model_config" if key == "model_config" else key: value for key, value in config.items()}
 
 
 def _criteria(stop: dict[str, Any]) -> dict[str, float]:
-    """Stop criteria, nested results as ``a/b``. Raises ``ValueError`` where a limit is not a number."""
+    """Flatten stop criteria, nested results to ``a/b``. Raises ``ValueError`` if a limit is not a number."""
     found = flattened(stop)
     for key, value in found.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -120,7 +120,7 @@ def _criteria(stop: dict[str, Any]) -> dict[str, float]:
 
 
 def _checkpoint_config(given: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a metric with ``min-``, which Tune would take for the beginning of its name, and keep the highest."""
+    """Set the default, and refuse a metric with ``min-``: Tune would read that as part of the name, and keep the highest."""
     attribute = str(given.get("checkpoint_score_attribute", ""))
     if attribute.startswith("min-"):
         raise ValueError(
@@ -131,7 +131,7 @@ def _checkpoint_config(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_python(path: Path) -> tuple[dict[str, Any], AlgorithmConfig]:
-    """Run a Python file: what it says, as a YAML job has it, and its config."""
+    """Run a Python file; return its entries, as a YAML job has them, and its ``config``."""
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
     try:
@@ -149,6 +149,6 @@ def _from_python(path: Path) -> tuple[dict[str, Any], AlgorithmConfig]:
     if not isinstance(given, dict):
         raise ValueError(f"`stop` = {given!r}: must be a dict such as {{'training_iteration': 10}}")
     values = config.to_dict()
-    if "language_model" in values:  # RAPO's `model`; where RLlib's dict of that name stays, --set would change that one
+    if "language_model" in values:  # RAPO's `model`; otherwise --set would change RLlib's dict of that name
         values["model"] = values.pop("language_model")
     return {"run": config.algo_class, "config": values, "stop": given, "loggers": namespace.get("loggers")}, config

@@ -28,9 +28,9 @@ class Interruption:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take over SIGINT from Tune, which would end trials without a checkpoint. Ray blocks it in its own processes.
+        """Handle SIGINT in place of Tune, which would end trials without a checkpoint. Ray blocks it in its own processes.
 
-        Where it is ignored it stays ignored: a shell starts background jobs of a script so, and Ctrl-C is not for them.
+        If it is ignored, it stays ignored: a shell starts a script's background jobs like that, and Ctrl-C is not for them.
         """
         os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
         before = signal.getsignal(signal.SIGINT)
@@ -51,14 +51,14 @@ class Interruption:
 
 
 class TrialStopper(Stopper, Callback):
-    """Stops a trial when any criterion is reached (nested results as ``a/b``), or on Ctrl-C.
+    """Stopper of a trial, when any criterion is reached (nested results as ``a/b``) or on Ctrl-C.
 
-    Tune has it as a callback, too, which is told about all trials; on Ctrl-C it has every result saved, whatever
+    It is also a callback of Tune's: it knows all trials, and after Ctrl-C it has every result saved, whatever
     ``checkpoint_config`` says.
 
-    ``interrupted`` has the ids of the trials that had reached no criterion when Ctrl-C ended them. Tune writes
-    the stopper into its notes, from which ``--resume`` reads them. ``problem`` says that the scheduler's metric is not among
-    the results; Tune's own check ends a run whose metric only comes with evaluations.
+    ``interrupted`` has the ids of the trials that had reached no criterion when Ctrl-C ended them. Tune writes the stopper into
+    its notes, from which ``--resume`` reads these ids. ``problem`` says that the scheduler's metric is not among the results;
+    Tune's own check of that is off, as it would end a run whose metric only comes with evaluations.
     """
 
     def __init__(self, criteria: dict[str, float], interruption: Interruption, metric: str | None = None) -> None:
@@ -75,16 +75,16 @@ class TrialStopper(Stopper, Callback):
         return {**self.__dict__, "_trials": ()}
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Learn which trials there are."""
+        """Remember the trials of the experiment."""
         self._trials = trials
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
-        """Take the result of an iteration; Tune reads ``should_checkpoint`` from it after this."""
+        """Request a checkpoint after Ctrl-C; Tune reads ``should_checkpoint`` from the result after this call."""
         if self._interruption.requested:
             result["should_checkpoint"] = True
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Look at a result, before the scheduler does. Raises ``ValueError`` without its metric: Tune makes it a traceback."""
+        """Decide whether a trial ends, before the scheduler sees its result. Raises ``ValueError`` if that lacks the metric."""
         names = flattened(result)
         for key in self.criteria.keys() - names.keys() - self._warned:
             self._warned.add(key)
@@ -102,7 +102,7 @@ class TrialStopper(Stopper, Callback):
         return False
 
     def stop_all(self) -> bool:
-        """Stop all after Ctrl-C, once no trial is running: those that wait, or are set up, have nothing to save."""
+        """Stop the run after Ctrl-C, once no trial is running: trials that wait or are being set up have nothing to save."""
         if not self._interruption.requested or any(trial.status == "RUNNING" for trial in self._trials):
             return False
         self.interrupted |= {trial.trial_id for trial in self._trials if trial.status not in ("TERMINATED", "ERROR")}
@@ -115,6 +115,6 @@ def _meant(name: str, names: Iterable[str]) -> str:
 
 
 def reaches(result: Mapping[str, Any], criteria: Mapping[str, float]) -> bool:
-    """Return whether any number of a result is as large as its criterion; one that is missing is not."""
+    """Check whether any number of a result is at least its criterion; a missing number is not."""
     values = flattened(result)
     return any(values.get(key) is not None and values[key] >= limit for key, limit in criteria.items())

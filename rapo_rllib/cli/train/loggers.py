@@ -1,4 +1,4 @@
-"""``loggers`` of a job to callbacks of Tune's.
+"""Make callbacks for Tune of the ``loggers`` of a job.
 
 loggers:
   - {type: mlflow, tracking_uri: "http://host:5000", experiment_name: maths}
@@ -18,7 +18,7 @@ from ray.tune import Callback
 
 from rapo_rllib.services.credentials import check_address, check_no_secret
 
-_NAMED = ("wandb", "mlflow")  # Tune's own; the package that each needs bears its name
+_NAMED = ("wandb", "mlflow")  # Tune's own loggers; each needs the package of the same name
 _MLFLOW = "ray.air.integrations.mlflow.MLflowLoggerCallback"
 
 
@@ -47,9 +47,9 @@ def _made(item: Any, where: str) -> Callback:
     check_no_secret(arguments, name, "set WANDB_API_KEY, or name a file by api_key_file")
     check_address(arguments.get("tracking_uri"), "tracking_uri", "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD")
     if name == "wandb":
-        arguments["dir"] = str(Path(arguments.get("dir", ".")).absolute())  # in Tune's own, the end of a run would be missing
+        arguments["dir"] = str(Path(arguments.get("dir", ".")).absolute())  # in Tune's folder the end of a run would be missing
         if "mode" in arguments:
-            os.environ.setdefault("WANDB_MODE", str(arguments["mode"]))  # by which Tune's logger knows that it needs no key
+            os.environ.setdefault("WANDB_MODE", str(arguments["mode"]))  # tells Tune's logger whether it needs a key
     made = _wandb() if name == "wandb" else imported(_MLFLOW if name == "mlflow" else name, f"{where}.type")
     if not (isinstance(made, type) and issubclass(made, Callback)):
         raise ValueError(f"{where}.type = {name!r}: is no ray.tune.Callback")
@@ -62,7 +62,7 @@ def _made(item: Any, where: str) -> Callback:
 
 
 def _wandb() -> type[Callback]:
-    """Make Tune's logger wait for W&B's own process, which dies with Tune's and goes on to write after ``finish``."""
+    """Derive a logger from Tune's that waits for W&B's process, which still writes after ``finish`` and dies with Tune's."""
     from ray.air.integrations.wandb import WandbLoggerCallback, _WandbLoggingActor
 
     class Waiting(_WandbLoggingActor):
@@ -77,7 +77,7 @@ def _wandb() -> type[Callback]:
 
 
 def imported(path: str, key: str) -> Any:
-    """Import what ``package.module.Name`` names. Raises ``ValueError`` with the user's ``key`` if there is no such thing."""
+    """Import ``package.module.Name``. Raises ``ValueError`` with the user's ``key`` if there is no such object."""
     module, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)

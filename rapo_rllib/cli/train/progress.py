@@ -16,16 +16,16 @@ from rapo_rllib.monitoring.warnings import WarningWatch
 
 
 class TrainingReporter(Callback):
-    """Prints what trials do, and what their results warn of.
+    """Tune callback that prints the events of trials, and the warnings about their results.
 
     Args:
-        stop: criteria; the number of iterations tells the time that is left.
-        watches: take the results of each trial, by its id.
+        stop: stop criteria; the number of iterations is used to tell the time that is left.
+        watches: a watch for each trial, by its id, which takes the trial's results and warns.
     """
 
     def __init__(self, stop: Mapping[str, float], watches: defaultdict[str, WarningWatch]) -> None:
         self._stop, self._watches = stop, watches
-        self._configs: dict[str, dict[str, Any]] = {}  # of the trials, which an exploit of population based training changes
+        self._configs: dict[str, dict[str, Any]] = {}  # by trial; Population Based Training changes them in an exploit
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Report that a trial started, resumed, or was replaced by a clone."""
@@ -40,7 +40,7 @@ class TrainingReporter(Callback):
             typer.echo(f"[{trial}] continues")
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
-        """Print the line of an iteration."""
+        """Print the line of an iteration, and warnings that are new."""
         typer.echo(f"[{trial}] {result_line(result, self._stop.get('training_iteration'))}")
         for warning in self._watches[trial.trial_id].take(result, result.get("config") or trial.config):
             typer.secho(f"[{trial}] Warning: {warning}", err=True, fg="yellow")
@@ -58,11 +58,11 @@ class TrainingReporter(Callback):
 
 
 def result_line(result: dict[str, Any], iterations: float | None = None) -> str:
-    """Write iteration, time, reward; for language models also accuracy, tokens/s, and where the seconds went.
+    """Render iteration, time, reward; for language models also accuracy, tokens/s, and the seconds of each part.
 
     Args:
         result: of an iteration.
-        iterations: after which the trial ends: the time that is left, at the pace so far, ends the line.
+        iterations: their number after which the trial ends, to tell the time that is left at the pace so far; None: not told.
     """
     parts = [f"iteration {result['training_iteration']}", f"{result['time_total_s']:.1f} s"]
     sampled = result.get("env_runners", {})

@@ -1,10 +1,10 @@
 """``--resume``: a run that was killed or interrupted goes on where its newest complete checkpoints stand.
 
-    resume_config(folder, criteria): Tune's last note --each trial as its own folder has it--> what Tune goes on with
+    resume_config(folder, criteria): Tune's last note --correct each trial by its own folder--> the note that Tune resumes from
 
-Tune notes every few seconds which trials there are and where their checkpoints lie. After a kill its last note may name a
-checkpoint that has been deleted since, miss newer ones, or miss that a trial had ended, and so may its file of results; the
-folders themselves know better. After Ctrl-C the note calls trials finished that are not.
+Tune notes every few seconds which trials there are and where their checkpoints lie. After a kill the last note may name a
+checkpoint that has been deleted since, or lack newer ones or the end of a trial, and a trial's file of results may lack its
+last results. The folders have the truth. After Ctrl-C the note calls trials finished that are not.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from rapo_rllib.checkpoints.folder import MANIFEST, RESULT, replace_file, strang
 from rapo_rllib.cli.train.interrupt import reaches
 from rapo_rllib.services.json_files import parsed, read_json
 
-# of the process that ended, and Tune would take them for its own: the stopper with its Ctrl-C, decisions
-# about results that are not in a checkpoint
+# entries about the process that ended, which Tune would restore: the stopper, which remembers Ctrl-C, and decisions about
+# results that are not in a checkpoint
 _OF_ITS_PROCESS = ("_stopper", "_cached_trial_decisions", "_queued_trial_decisions")
 
 _NOTE = {"trial_data": [[str]], "runner_data": dict}
@@ -36,11 +36,11 @@ _NAME = re.compile(r"checkpoint_(\d{6,})")
 
 
 def resume_config(experiment_folder: Path, criteria: Mapping[str, float]) -> ResumeConfig | None:
-    """Make Tune resume the run in this folder, by its last note, which is corrected; None where there is no run yet.
+    """Correct the last note of the run in this folder, and make Tune resume from it; None if there is no run yet.
 
     Args:
         experiment_folder: of the run.
-        criteria: numbers of a result; a trial has ended where any is reached, or where it said itself that it is done.
+        criteria: of stopping; a trial has ended if the result of its newest checkpoint reaches any, or says that it is done.
 
     Raises:
         ValueError: the note or a file of results is damaged; names it.
@@ -68,7 +68,7 @@ def resume_config(experiment_folder: Path, criteria: Mapping[str, float]) -> Res
 
 
 def _interrupted(note: Mapping[str, Any]) -> set[str]:
-    """List the trials that Ctrl-C ended: known to the stopper, which Tune pickles into its note."""
+    """Read the ids of the trials that Ctrl-C ended from the stopper, which Tune pickles into its note."""
     from ray.tune.utils.serialization import TuneFunctionDecoder
 
     noted = json.dumps(note["runner_data"].get("_stopper"))
@@ -77,7 +77,7 @@ def _interrupted(note: Mapping[str, Any]) -> set[str]:
 
 
 def _restored(state: str, metadata: str, experiment_folder: Path) -> Any:
-    """Restore a tuner as Tune does it; the experiment's folder may have been moved."""
+    """Restore a trial as Tune does, in the present folder of the experiment, which may have been moved."""
     trial: Any = Trial.from_json_state(state)
     trial.restore_run_metadata(metadata)
     storage = copy.copy(trial.storage)
@@ -87,11 +87,11 @@ def _restored(state: str, metadata: str, experiment_folder: Path) -> Any:
 
 
 def _go_on(trial: Any, folder: Path, criteria: Mapping[str, float]) -> None:
-    """Point a trial to its newest complete checkpoint, and let it run unless that is its end."""
+    """Point a trial to its newest complete checkpoint, and mark it as pending, or as terminated if it ended there."""
     checkpoints = _checkpoints(folder)
-    trial.storage.current_checkpoint_index = max(checkpoints.values(), default=-1)  # a new one goes where there never was one
+    trial.storage.current_checkpoint_index = max(checkpoints.values(), default=-1)  # the next one gets a new number
     _drop_half_line(folder / "result.json")
-    if any((path / MANIFEST).is_file() for path in checkpoints):  # else of another algorithm, or none yet: as Tune has it
+    if any((path / MANIFEST).is_file() for path in checkpoints):  # else of another algorithm, or none yet: Tune's note stays
         kept = _register(trial, folder, [path for path in whole_checkpoints(folder) if path in checkpoints])
         _delete_cut_short([path for path in checkpoints if path not in kept], checkpoints)
     newest = trial.run_metadata.checkpoint_manager.latest_checkpoint_result
@@ -106,20 +106,20 @@ def _go_on(trial: Any, folder: Path, criteria: Mapping[str, float]) -> None:
 
 
 def _checkpoints(folder: Path) -> dict[Path, int]:
-    """Return the folders with exactly the name that Tune gives a checkpoint, each with its number; others are not ours."""
+    """Find the folders named exactly as Tune names checkpoints, each with its number; other folders are not ours."""
     named = [(path, _NAME.fullmatch(path.name)) for path in sorted(folder.glob("checkpoint_*"))]
     return {path: int(match[1]) for path, match in named if match and path.is_dir() and not path.is_symlink()}
 
 
 def _drop_half_line(results: Path) -> None:
-    """Drop what follows the last end of a line: it was being copied when the run was killed."""
+    """Drop an incomplete last line, which was being copied when the run was killed."""
     content = results.read_bytes() if results.exists() else b""
     if content and not content.endswith(b"\n"):
         replace_file(results, content[: content.rfind(b"\n") + 1])
 
 
 def _delete_cut_short(unfinished: Iterable[Path], checkpoints: Collection[Path]) -> None:
-    """Delete checkpoints that were cut short, but no folder that holds anything that a checkpoint does not."""
+    """Delete checkpoints that were cut short, except folders that also hold a file which belongs to no checkpoint."""
     for path in unfinished:
         if strange := strangers(path, checkpoints):
             typer.echo(f"{path} is no complete checkpoint; it stays, because it holds {strange[0]}, which is not of one")
@@ -128,15 +128,15 @@ def _delete_cut_short(unfinished: Iterable[Path], checkpoints: Collection[Path])
 
 
 def noted(results: Path) -> set[int]:
-    """Read which iterations a file of results has. Raises ``ValueError`` that names a file which is damaged."""
+    """Read the numbers of the iterations in a file of results. Raises ``ValueError``, naming the file, if it is damaged."""
     lines = results.read_text().splitlines() if results.exists() else []
     return {parsed(line, _RESULT, str(results))["training_iteration"] for line in lines}
 
 
 def _register(trial: Any, folder: Path, kept: list[Path]) -> list[Path]:
-    """Make Tune's list of checkpoints anew: of ``kept``, the furthest last, each with the result it was written after.
+    """Rebuild Tune's list of checkpoints from ``kept``, the furthest trained last, each with the result it was written after.
 
-    Results of theirs that the trial's file lacks are added to it.
+    Results of these checkpoints that the trial's file of results lacks are added to the file.
     """
     from ray.train._internal.checkpoint_manager import _CheckpointManager, _TrainingResult
 
@@ -154,7 +154,7 @@ def _register(trial: Any, folder: Path, kept: list[Path]) -> list[Path]:
 
 
 def _go_on_sampling(experiment_folder: Path) -> None:
-    """Let trials of a sweep that were not made yet come; Ctrl-C had told Tune that there are no more."""
+    """Let Tune make the trials of a sweep that it has not made yet; Ctrl-C had told it that there are no more."""
     states = sorted(experiment_folder.glob("basic-variant-state-*.json"))
     if states:
         state = cloudpickle.loads(states[-1].read_bytes())

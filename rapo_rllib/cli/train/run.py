@@ -1,4 +1,4 @@
-"""Checked experiments through Ray Tune, with progress, clean interruption and a closing summary."""
+"""Run checked experiments by Ray Tune, with progress, clean interruption and a closing summary."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _MOST_CHARS = 130  # of a folder's name, as Tune has it
 
 
 def run_experiments(file: Path, specs: list[ExperimentSpec], needed: list[dict[str, float]], options: RunOptions) -> int:
-    """Train; returns the exit status: 1 when a trial failed, 130 when the user aborted.
+    """Train all experiments; return the exit status: 1 if a trial failed, 130 if the user aborted, else 0.
 
     Args:
-        file: that describes them, named again in hints.
-        specs: checked.
+        file: the job, which hints name.
+        specs: experiments, checked.
         needed: resources of each trial.
         options: of the command line.
 
@@ -47,14 +47,14 @@ def run_experiments(file: Path, specs: list[ExperimentSpec], needed: list[dict[s
     try:
         with ExitStack() as ended, interruption.listening():
             logs = _start_ray(options)
-            ended.callback(ray.shutdown)  # of what was started here: where it was refused, Ray may be somebody else's
+            ended.callback(ray.shutdown)  # only what was started here: without it, a running Ray may be somebody else's
             if not joins_cluster(options):  # a cluster may grow
                 check_resources(needed, ray.cluster_resources())
             for spec in specs:  # Tune writes the result files of one experiment at a time
                 if not interruption.requested:
                     trained.append((spec, _train(spec, interruption, watches, options)))
             close_run(file, trained, watches, interrupted=interruption.requested)
-            # as long as Ray runs, which knows where Tune's own files are
+            # while Ray runs, as it knows where Tune's own files are
             failed = [(trial, _last_lines(trial)) for _, trials in trained for trial in trials if trial.status == "ERROR"]
     except KeyboardInterrupt:
         typer.secho("Aborted.", err=True, fg="red")
@@ -67,7 +67,7 @@ def run_experiments(file: Path, specs: list[ExperimentSpec], needed: list[dict[s
 
 
 def _start_ray(options: RunOptions) -> Path:
-    """Join the cluster that is named, or start a Ray of our own; returns the folder of its log files."""
+    """Join the cluster that is named, or start a Ray of our own; return the folder of its log files."""
     given: dict[str, Any] = {}
     if joins_cluster(options):
         if options.ray_num_cpus is not None:
@@ -79,16 +79,16 @@ def _start_ray(options: RunOptions) -> Path:
         given = {"address": "local", "num_cpus": options.ray_num_cpus, "include_dashboard": False, "runtime_env": hook}
     try:
         context = ray.init(logging_level=logging.WARNING, **given)
-    except Exception as error:  # Ray's own is of no type, as where a busy machine takes too long
+    except Exception as error:  # Ray's own is of no certain type, e.g. if a busy machine takes too long
         raise ValueError(f"Ray does not start: {error}") from error
-    session = getattr(context, "address_info", {}).get("session_dir", "/tmp/ray/session_latest")  # Ray's own client knows none
+    session = getattr(context, "address_info", {}).get("session_dir", "/tmp/ray/session_latest")  # Ray Client knows none
     return Path(session) / "logs"
 
 
 def _check_reachable(address: str) -> None:
     """Refuse a cluster that is not there: Ray would try for many minutes to reach it."""
     host, colon, port = address.rpartition(":")
-    if "://" in address or not colon:  # Ray's own client, or "auto"
+    if "://" in address or not colon:  # an address of Ray Client, or "auto"
         return
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
@@ -97,14 +97,14 @@ def _check_reachable(address: str) -> None:
 
 
 def joins_cluster(options: RunOptions) -> bool:
-    """Return whether a Ray that runs already is used."""
+    """Check whether the command joins a Ray that runs already."""
     return options.ray_address not in (None, "local") or (options.ray_address is None and "RAY_ADDRESS" in os.environ)
 
 
 def _train(
     spec: ExperimentSpec, interruption: Interruption, watches: defaultdict[str, WarningWatch], options: RunOptions
 ) -> list[Any]:
-    """Run the trials of one experiment; returns them when all have ended."""
+    """Run the trials of one experiment, and return them when all have ended."""
     scheduler = make_scheduler(spec.scheduler) if spec.scheduler else None
     stopper = TrialStopper(spec.stop, interruption, getattr(scheduler, "metric", None))
     experiment = Experiment(
@@ -138,18 +138,18 @@ def _train(
 
 
 def _folder(trial: Any) -> str:
-    """Name a trial's folder as Tune does, with exact numbers."""
+    """Name a trial's folder as Tune does, but with exact numbers."""
     return re.sub(r"[^\w.,=+-]+", "_", f"{trial}_{written(trial.evaluated_params)}")[:_MOST_CHARS].rstrip("_")
 
 
 def _local(path: str | None) -> str | None:
-    """Make it absolute, unless it is the address of a remote storage."""
+    """Make a path absolute, unless it is the address of a remote storage."""
     return path if path is None or "://" in path else str(Path(path).expanduser().absolute())
 
 
 def _last_lines(trial: Any, count: int = 3) -> str:
     copy = Path(trial.path) / "error.txt"
-    own = Path(trial.error_file or copy)  # Tune's, which copies it unless the disk is full
+    own = Path(trial.error_file or copy)  # Tune's own file, which Tune copies unless the disk is full
     copied = copy.exists() and (not own.exists() or copy.stat().st_size == own.stat().st_size)
     if not (file := copy if copied else own).exists():
         return "no error file"

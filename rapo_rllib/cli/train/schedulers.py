@@ -1,6 +1,6 @@
 """``scheduler:`` of an experiment: one of Tune's trial schedulers by name, with its own arguments.
 
-Tune's own ``create_scheduler`` drops arguments that it does not know without a word, and has no name for ASHA.
+Tune's own ``create_scheduler`` silently drops arguments that it does not know, and has no name for ASHA.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ def _scheduler_class(name: Any) -> Any:
     if str(name) not in known:
         raise ValueError(f"scheduler.type = {name!r}: must be one of {', '.join(sorted(known))}")
     try:
-        return known[name]() if inspect.isfunction(known[name]) else known[name]  # a function imports what needs more packages
+        return known[name]() if inspect.isfunction(known[name]) else known[name]  # a function imports a class on demand
     except ImportError as error:
         raise ValueError(f"scheduler.type = {name!r}: {error}") from error
 
 
 def check_scheduler(scheduler: Any, given: Mapping[str, Any], variant: Mapping[str, Any], config: AlgorithmConfig) -> None:
-    """Refuse what a scheduler would fail at in the middle of a run: a metric that comes too seldom, a nested key without value.
+    """Refuse a metric that comes too seldom, or mutations that cannot be made: they would end a run halfway.
 
     Args:
         scheduler: Tune's.
         given: its type and arguments.
-        variant: what the experiment says in ``config``.
-        config: the ``AlgorithmConfig`` made of it.
+        variant: ``config`` of the experiment, with one choice of each search.
+        config: the ``AlgorithmConfig`` made of ``variant``.
 
     Raises:
         ValueError: naming the key and what to do.
@@ -95,14 +95,14 @@ def check_scheduler(scheduler: Any, given: Mapping[str, Any], variant: Mapping[s
                 f"scheduler.{MUTATIONS}.{dotted}: config.{dotted} = {begun[key]!r} is a schedule, which cannot be multiplied; "
                 "leave it out of config, or give a list of schedules to choose from"
             )
-        if key not in begun and "/" in key:  # Tune draws one where a key of the top level has none
+        if key not in begun and "/" in key:  # Tune draws a value only for keys of the top level
             raise ValueError(
                 f"scheduler.{MUTATIONS}.{dotted}: config.{dotted} has no value to begin with; give it one, or a search"
             )
 
 
 def mutations_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Read ``hyperparam_mutations``: lists, and what Tune samples from, nested as the config; empty where there are none."""
+    """Read ``hyperparam_mutations``: lists, or objects that Tune samples from, nested as the config is; empty without any."""
     mutations = given.get(MUTATIONS) or {}
     if not isinstance(mutations, Mapping):
         raise ValueError(f"scheduler.{MUTATIONS} = {mutations!r}: must be a mapping of config keys to lists or ranges")
@@ -115,18 +115,18 @@ def mutations_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bounds(values: Any) -> tuple[float, float]:
-    """Return the lowest and the highest number of a search space of Tune, infinite where it is open."""
+    """Find the lowest and the highest number of a search space of Tune; infinite if there is no such bound."""
     from ray.tune.search.sample import Integer
 
     if numbers := [one for one in getattr(values, "categories", ()) if isinstance(one, int | float)]:
         return min(numbers), max(numbers)
     low, high = getattr(values, "lower", -math.inf), getattr(values, "upper", math.inf)
-    return low, high - isinstance(values, Integer)  # Tune's upper end of whole numbers is outside
+    return low, high - isinstance(values, Integer)  # Tune's upper end of whole numbers is exclusive
 
 
 @dataclass(frozen=True)
 class _WithinRange:
-    """Put a value back into its range: a perturbation factor of Tune may make a probability 1.2."""
+    """Function that puts mutated values back into their ranges: a perturbation factor of Tune may make a probability 1.2."""
 
     mutations: dict[str, Any]
 
