@@ -279,6 +279,7 @@ def test_a_refused_key_is_told_in_the_words_of_the_command(folder: Path) -> None
         ),
         (["m", "-b", "gsm8k"], "To obtain it: where there is a network, run hf download"),
         (["m", "-b", "gsm8k.jsonl"], "is it a copy of 'gsm8k'? Write gsm8k=gsm8k.jsonl, or another name"),
+        (["m", "-b", "GSM8K.jsonl"], "is it a copy of 'GSM8K'? Write GSM8K=GSM8K.jsonl, or another name"),
         (["http://127.0.0.1:1/v1", "-b", "gsm8k"], "Write http://127.0.0.1:1/v1#MODEL"),
         (["./gone", "-b", "gsm8k=sums.jsonl"], "MODEL: there is no folder './gone'"),
         (["m", "-b", "gsm8k=sums.jsonl", "--set", "env_config.tools=python"], "env_config.tools"),

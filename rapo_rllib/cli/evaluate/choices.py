@@ -88,7 +88,7 @@ def chosen_data(benchmarks: str | None) -> dict[str, str | None]:
         name, _, path = entry.partition("=")
         if not path and name.lower() not in BENCHMARKS and (is_file_name(name) or Path(name).expanduser().is_dir()):
             name, path = Path(name).name.split(".")[0], name
-            if name in BENCHMARKS:
+            if name.lower() in BENCHMARKS:
                 raise ValueError(f"--benchmarks {entry}: is it a copy of {name!r}? Write {name}={path}, or another name")
         name = name.lower() if name.lower() in BENCHMARKS else name
         if name in found:
