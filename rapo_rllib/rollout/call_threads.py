@@ -1,4 +1,4 @@
-"""Threads for calls that may never return: one that hangs is replaced, and none keeps the process alive.
+"""Threads for calls that may never return: a thread that hangs is replaced, and no thread keeps the process alive.
 
 ``concurrent.futures.ThreadPoolExecutor`` has neither property: a hung call takes a worker for ever, and the interpreter waits
 for all workers when it exits.
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_GRACE_S = 5.0  # running calls may clear up after themselves: processes, files
+_GRACE_S = 5.0  # for running calls to clean up processes and files
 
 
 class _Call(Future[Any]):
@@ -31,11 +31,11 @@ class _Call(Future[Any]):
 
 
 class CallThreads:
-    """Threads for at most ``count`` awaited calls at a time, in the order of arrival.
+    """Threads that run calls in the order of arrival, at most ``count`` at a time besides abandoned calls.
 
     Args:
-        count: threads; they start when they are needed.
-        name: beginning of the threads' names.
+        count: number of threads; every new call starts one until there are so many.
+        name: of each thread.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -59,9 +59,9 @@ class CallThreads:
         return call
 
     def abandon(self, future: Future[Any], error: Exception | None = None) -> bool:
-        """Give up a call: if it has not begun it never will; if it runs it ends with ``error``, and its thread is replaced.
+        """Give up a call: one that has not begun is cancelled; one that runs ends with ``error``, and its thread is replaced.
 
-        Returns whether it was running.
+        Returns whether the call was running; after ``shutdown`` always False.
         """
         assert isinstance(future, _Call)
         with self._lock:
@@ -74,7 +74,7 @@ class CallThreads:
             return True
 
     def shutdown(self, grace_s: float = _GRACE_S) -> None:
-        """Forget what has not begun; wait ``grace_s`` at most for what runs. A thread that hangs is left behind."""
+        """Cancel calls that have not begun; wait at most ``grace_s`` for running calls. A thread that hangs is left behind."""
         atexit.unregister(self.shutdown)
         with self._lock:
             self._open = False
@@ -107,12 +107,12 @@ class CallThreads:
                         return
                     settle()
                 del settle
-            del call  # not to hold its result while waiting
+            del call  # else this thread keeps its result while it waits for the next call
 
 
 def _outcome(call: _Call) -> Callable[[], None]:
-    """Make the call; return a function that hands its result to the waiting ones."""
+    """Make the call; return a function that hands its result or exception to the waiting threads."""
     try:
         return partial(call.set_result, call.function(*call.arguments))
-    except BaseException as error:  # it is the waiting thread's to judge
+    except BaseException as error:  # the waiting thread handles it
         return partial(call.set_exception, error)

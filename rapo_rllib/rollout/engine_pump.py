@@ -1,4 +1,4 @@
-"""An engine as coroutines have it: each awaits its own step, one loop polls for all."""
+"""Generation for coroutines: each coroutine awaits its own step, and one loop polls the engine for all."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ logger = logging.getLogger(__name__)
 
 
 class EnginePump:
-    """Generates for many coroutines.
+    """The steps that many coroutines await from one engine.
 
     Args:
-        engine: writes steps.
+        engine: generates steps.
         stats: counts tokens.
-        finished: completions by request that another run of the same engine has asked for; shared by all its pumps.
-        one_version: weights must not change while it generates.
+        finished: finished requests by id, until the pump that asked takes them; shared by all pumps of the engine.
+        one_version: the weights must not change during the life of this pump.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class EnginePump:
         return completion
 
     def poll(self) -> bool:
-        """Advance the engine by one of its steps and hand out what has finished; False: it has nothing to do."""
+        """Advance the engine by one engine step and hand out finished requests; False: no request of this pump is running."""
         if not self._running:
             return False
         self._finished.update((ended.request_id, ended) for ended in self._engine.poll())
@@ -65,12 +65,12 @@ class EnginePump:
         return True
 
     def give_up(self, group: RolloutGroup) -> None:
-        """Forget what is being generated for ``group``, whose trajectories are told so, at their next step if not now."""
+        """Abort the requests of ``group``: its trajectories get a ``GivenUpError``, now or when they ask for a next step."""
         group.given_up = True
         self.forget([name for name, (_, of) in self._running.items() if of is group])
 
     def forget(self, names: Iterable[str]) -> None:
-        """Abort these requests; their waiters are told so."""
+        """Abort these requests; the coroutines that await them get a ``GivenUpError``."""
         names = [name for name in names if name in self._running]
         if names:
             self._engine.abort(names)
@@ -79,9 +79,9 @@ class EnginePump:
             self._running.pop(name)[0].set_exception(GivenUpError(f"{name} was given up"))
 
     def abort(self) -> None:
-        """Forget all that is being generated."""
+        """Abort all running requests, without an answer to the coroutines that await them."""
         names, self._running = list(self._running), {}
         try:
             self._engine.abort(names)
-        except Exception as error:  # it may be what broke
+        except Exception as error:  # the engine may be what broke
             logger.warning("the engine could not abort %d requests: %r", len(names), error)

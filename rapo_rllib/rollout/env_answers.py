@@ -1,6 +1,6 @@
-"""Read what ``reset``, ``step`` and ``truncate`` of an environment return. What cannot be is an ``EnvError``.
+"""Checked reading of what an environment's ``reset``, ``step`` and ``truncate`` return; invalid values are ``EnvError``s.
 
-what was returned --> observation as text, finite reward, true or false, info with the values that a rollout reads
+returned value --> observation as text, finite reward, true or false, info with the values that a rollout reads
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EnvResult:
 
 
 def first_observation(returned: Any) -> str:
-    """Return the text that ``reset`` begins an episode with."""
+    """Read the first observation of an episode from what ``reset`` returned."""
     observation, info = _parts(returned, "observation, info")
     _info(info)
     return _text(observation)
@@ -46,7 +46,7 @@ def step_result(returned: Any) -> EnvResult:
 
 
 def judgement(returned: Any) -> EnvResult:
-    """Return the answer of ``truncate`` to the end of an episode by a budget."""
+    """Read an ``EnvResult`` from what ``truncate`` returned for an episode that a budget has ended."""
     reward, info = _parts(returned, "reward, info")
     return EnvResult("", _reward(reward), False, True, {"correct": False, "format_ok": False, **_info(info)})
 
@@ -66,7 +66,7 @@ def _parts(returned: Any, names: str) -> Any:
 
 
 def _text(observation: Any) -> str:
-    """Make a text that can be encoded: a lone surrogate, which no tokenizer takes, becomes a question mark."""
+    """Check that an observation is a text, and replace lone surrogates, which no tokenizer takes, by question marks."""
     if isinstance(observation, Observation):
         return Observation.of([_text(part) for part in observation.parts])
     return str(_must(_is_text, observation, "observation", "a text")).encode("utf-8", "replace").decode()
@@ -98,7 +98,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_use(value: Any) -> bool:
-    """Return whether ``value`` is a call as ``ToolUse`` has it: name, error, seconds."""
+    """Return whether ``value`` has the fields of a ``ToolUse``: name, and perhaps error and seconds."""
     whole = isinstance(value, tuple | list) and 1 <= len(value) <= 3 and _is_text(value[0])
     return whole and all(map(_is_error, value[1:2])) and all(map(_is_number, value[2:3]))
 
@@ -111,7 +111,7 @@ def _is_list(suits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list | tuple | np.ndarray) and all(map(suits, value))
 
 
-# what a rollout reads of an info, and what it must be; anything else in it is the environment's own business
+# the keys of an info that are checked, each with its check and its rule in words; other keys may hold anything
 _INFO: dict[str, tuple[Callable[[Any], bool], str]] = {
     "tool": (_is_error, "a text"),
     "tool_error": (_is_error, "a text or None"),

@@ -1,4 +1,4 @@
-"""Calls into text environments, made on threads. Whatever an environment raises becomes an ``EnvError``."""
+"""Calls into text environments, made on threads. An exception of an environment becomes an ``EnvError``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EnvPool:
 
     Args:
         make_env: makes one ``gymnasium.Env`` with text observations and actions.
-        answer_tag: its closing form also ends a step.
+        answer_tag: tag around an answer; its closing tag also ends a step.
     """
 
     def __init__(self, make_env: Callable[[], Any], answer_tag: str) -> None:
@@ -50,17 +50,17 @@ class EnvPool:
         episode.stop = tuple(f"</{tag}>" for tag in tags)
 
     def release(self, episode: Episode, close_failed: bool = True) -> None:
-        """Take back the environment of an ended trajectory; one that failed is not lent again.
+        """Take back the environment of an ended trajectory; an environment that failed is not lent again.
 
         Args:
-            episode: has it.
-            close_failed: close it then; False: a copy of it may use what it holds.
+            episode: the ended trajectory.
+            close_failed: close an environment that failed; False: leave it open, since copies may share its resources.
         """
         env, episode.env = episode.env, None
         if env is not None and episode.env_failed:
-            # on a thread of its own: what is broken may hang, too
+            # on a thread of its own: a failed environment may also hang
             threading.Thread(target=_let_go, args=(env, close_failed), daemon=True, name="rapo-env-close").start()
-        elif env is not None and _let_go(env, close=False):  # the episode may have been cut short
+        elif env is not None and _let_go(env, close=False):  # sessions may be open: the episode may have been cut short
             with self._lock:
                 self._idle.append(env)
 
@@ -73,7 +73,7 @@ class EnvPool:
 
 
 def _let_go(env: Any, close: bool) -> bool:
-    """End its sessions; returns whether it let them end. What one environment raises here is not to end the others' run."""
+    """End an environment's sessions, and ``close`` it if asked; an exception is logged, and returned as False."""
     try:
         getattr(env.unwrapped, "end_sessions", lambda: None)()
         if close:
@@ -85,7 +85,7 @@ def _let_go(env: Any, close: bool) -> bool:
 
 
 def check_copies(env: Any) -> None:
-    """Raise ``ValueError`` unless an environment can be copied, as trajectories that branch need it."""
+    """Refuse, by a ``ValueError``, an environment that cannot be copied, as trajectories that branch need it."""
     try:
         copy.deepcopy(env)
     except Exception as error:
@@ -111,7 +111,7 @@ def _calling(name: str, episode: Episode) -> Iterator[None]:
 
 
 def acquire_env(episode: Episode, envs: EnvPool) -> None:
-    """Lend an environment to the episode; if this is not called, ``reset_env`` does it."""
+    """Lend an environment to the episode; without this call ``reset_env`` lends one."""
     with _calling("acquire", episode):
         envs.acquire(episode)
 
@@ -125,7 +125,7 @@ def reset_env(episode: Episode, envs: EnvPool) -> str:
 
 
 def step_env(episode: Episode, text: str, turn_ended: bool | None = None) -> EnvResult:
-    """Hand a generated step to the environment, and whether the policy ended its turn with it, where it asks."""
+    """Hand a step to the environment; if it has ``turn_ended``, tell it whether the policy ended its turn with the step."""
     with _calling("step", episode):
         if turn_ended is not None and hasattr(episode.env.unwrapped, "turn_ended"):
             episode.env.unwrapped.turn_ended = turn_ended
@@ -135,7 +135,7 @@ def step_env(episode: Episode, text: str, turn_ended: bool | None = None) -> Env
 def truncate_env(episode: Episode) -> EnvResult:
     """Tell the environment that a budget has ended its episode; return its reward and info.
 
-    ``truncate()`` of an environment returns reward and info as its step does at an end. Without it the rewards so far are all.
+    ``truncate()`` of an environment returns reward and info as ``step`` does at an end; without this method the reward is 0.
     """
     with _calling("truncate", episode):
         truncate: Callable[[], tuple[float, dict[str, Any]]] = getattr(episode.env.unwrapped, "truncate", lambda: (0.0, {}))
@@ -143,9 +143,9 @@ def truncate_env(episode: Episode) -> EnvResult:
 
 
 def overdue_s(episode: Episode, timeout_s: float) -> float:
-    """Return seconds that a call has taken; 0: none runs, or it has time left.
+    """Return the seconds that the episode's running call has taken; 0: no call runs, or the call has time left.
 
-    An environment's ``extra_s`` is what it grants its present step: a deadline is for one call of a tool, not all of a turn.
+    An environment's ``extra_s`` extends the time of its present step: ``timeout_s`` is meant for one tool call, not for a turn.
     """
     started = episode.env_started
     age = 0.0 if started is None else time.monotonic() - started
@@ -154,16 +154,16 @@ def overdue_s(episode: Episode, timeout_s: float) -> float:
 
 
 class EnvCalls:
-    """The calls that coroutines await; one that does not return within ``timeout_s`` ends as ``EnvError``, and is counted."""
+    """The environment calls that coroutines await; a call over ``timeout_s`` ends with an ``EnvError``, and is counted."""
 
     def __init__(self, threads: CallThreads, timeout_s: float, stats: RolloutStats) -> None:
         self._threads, self._timeout_s, self._stats = threads, timeout_s, stats
         self._under_way: dict[Future[Any], tuple[str, Episode]] = {}
 
     async def call(self, function: Callable[..., T], episode: Episode, *arguments: Any) -> T:
-        """Call ``acquire_env``, ``reset_env``, ``step_env`` or ``truncate_env`` on a thread and await what it returns.
+        """Call ``acquire_env``, ``reset_env``, ``step_env`` or ``truncate_env`` on a thread and await its result.
 
-        A call that finds a tool busy is made again when there is room; no thread waits for that.
+        A call that finds a tool busy is made again when the tool has room; no thread is held meanwhile.
         """
         while True:
             try:
@@ -183,10 +183,10 @@ class EnvCalls:
             raise
         finally:
             del self._under_way[future]
-            self._abandon(future, episode)  # where the run has been given up
+            self._abandon(future, episode)  # if it still runs, since the run was given up
 
     def end_overdue(self) -> None:
-        """Let go of calls that have not returned in time."""
+        """Abandon calls that have not returned in time; each ends with an ``EnvError``."""
         for future, (name, episode) in self._under_way.items():
             if age := overdue_s(episode, self._timeout_s):
                 error = EnvError(f"env.{name} has not returned after {age:.1f} s (step_timeout_s = {self._timeout_s})")

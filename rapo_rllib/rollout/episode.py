@@ -1,4 +1,4 @@
-"""The state of one trajectory while it grows: its tokens, its coins, its environment, and what its budget has room for."""
+"""The state of one trajectory while it grows: its tokens, its random draws, its environment and its budgets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RunPlan:
     retrieval_prob: float
     policy_version: int
     seed: int
-    seeded: bool  # whether what a request samples depends on the seed, too
+    seeded: bool  # whether the sampling of requests depends on the seed, too
     greedy: bool
     branching: BranchingSettings | None
     env_steps: int | None = None  # sampled so far in training, for schedules of the reward; None: not counted
@@ -48,14 +48,14 @@ class Episode:
     trajectory: Trajectory
     env: Any = None
     stop: tuple[str, ...] = ()  # closing tags of the environment's tools and of the answer
-    turn: Turn = field(default_factory=Turn)  # the last one that the policy wrote
+    turn: Turn = field(default_factory=Turn)  # the last turn that the policy wrote
     turn_open: bool = True  # the policy's next turn has begun
-    env_started: float | None = None  # when the call of its env that is running began; None: none runs
+    env_started: float | None = None  # start of the running call of ``env``; None: no call runs
     env_failed: bool = False
-    closed: bool = False  # nothing is written to it any more: an agent has ended, and what it asked last is forgotten
-    history: str = ""  # the steps so far, as keys in the buffer have them: without the tags around what was retrieved
-    state: str = ""  # key of the environment's state, where it tells; "": it has not told
-    opening_entropy: float | None = None  # of the first tokens of step 0, nats; only where branching needs it
+    closed: bool = False  # its agent has ended: nothing is written to it any more, nor its last request answered
+    history: str = ""  # the steps so far in the form of the buffer's keys: without tags around retrieved steps
+    state: str = ""  # key of the environment's state; "": the environment has given none
+    opening_entropy: float | None = None  # of the first tokens of step 0, nats; only with branching
     started: float = field(init=False)
     rng: random.Random = field(init=False)
 
@@ -64,7 +64,7 @@ class Episode:
         self.rng = random.Random(f"{self.plan.seed}/{self.name}")
 
     def fork(self, branch: int, member: int) -> Episode:
-        """Return one that shares everything so far, environment included, and goes its own way from here."""
+        """Make an episode with everything so far, a copy of the environment included, that goes its own way from here."""
         name = f"{self.name}.{len(self.trajectory.steps)}.{branch}"
         return replace(self, name=name, trajectory=self.trajectory.fork(member), env=copy.deepcopy(self.env))
 
@@ -88,10 +88,10 @@ class Episode:
             raise RequestError(f"prompt of {length} tokens is over max_prompt_tokens = {limit}")
 
     def give(self, step: str) -> Turn:
-        """Append a step that another agent wrote, for the policy to go on behind it; returns it as a turn of the policy.
+        """Append a step that another agent wrote, after which the policy goes on; return the step as a turn of the policy.
 
         Raises:
-            RequestError: it is empty, or cannot be put in the policy's form.
+            RequestError: the step is empty, or cannot be put in the policy's form.
         """
         chat = self.plan.chat
         written = split_observation(step, chat.settings)[0].strip()
@@ -108,10 +108,10 @@ class Episode:
         return self.turn
 
     def give_result(self, result: EnvResult) -> None:
-        """Append the environment's answer to a given step; its reward is not the policy's.
+        """Append the environment's answer to a given step; the reward in the answer is not the policy's, and is dropped.
 
         Raises:
-            RequestError: the environment ends there, or the budget has no room for it.
+            RequestError: the environment ends the episode there, or the answer leaves no tokens for the policy.
         """
         chat, (*before, written) = self.plan.chat, self.trajectory.given
         where = f"step {len(before) + 1} of {len(self.question.start)} to begin behind"
@@ -134,12 +134,12 @@ class Episode:
         self.trajectory.text += piece.text
 
     def wants_trace(self, level: str) -> bool:
-        """Return whether it asks for a step trace now (``level`` of the settings): a hybrid one tosses its coin."""
+        """Decide whether to retrieve now: at the settings' retrieval ``level`` a hybrid trajectory tosses its coin."""
         asks_here = level == self.plan.settings.retrieval_level and self.trajectory.hybrid
         return asks_here and self.rng.random() < self.plan.retrieval_prob * self.question.retrieval_share
 
     def request(self) -> GenerationRequest:
-        """Ask for the next step: everything so far, continued."""
+        """Build the request for the next step, which continues all tokens so far."""
         temperature = 0.0 if self.plan.greedy else self.plan.settings.temperature
         stop, final_stop = self.plan.chat.stops(self.stop)
         return GenerationRequest(
@@ -157,12 +157,12 @@ class Episode:
         )
 
     def query(self) -> HistoryQuery:
-        """Ask the Step-Trace Buffer with all that happened so far."""
+        """Build the query for the Step-Trace Buffer from the question and the history so far."""
         text, question = self.trajectory.question_text, self.question
         return HistoryQuery(text, self.history.strip(), question.id, self.name, question.answers)
 
     def append_step(self, completion: Completion) -> Turn:
-        """Append a generated step; returns it as it was read."""
+        """Append a generated step and return it as a parsed turn."""
         ids, finish = completion.token_ids, completion.finish
         turn = self.turn = self.plan.chat.read(ids, completion.text, completion.spill, finish)
         self.turn_open = False
@@ -176,14 +176,14 @@ class Episode:
         step.state = self.state
         self.trajectory.text += turn + turn.spill
         self.history += step.as_text
-        # what its last token wrote behind the answer's tag is part of the turn
+        # text after the answer's tag belongs to the turn, so a turn with such text has not ended
         self.trajectory.turn_ended = finish == "eos" or (
             finish == "stop" and bool(ids) and ids[-1] in self.plan.chat.end_ids and not completion.spill.strip()
         )
         return turn
 
     def take_result(self, result: EnvResult) -> None:
-        """Note what the environment made of the last step."""
+        """Record the environment's result of the last step."""
         step, info = self.trajectory.steps[-1], result.info
         step.tool, step.tool_error, step.tool_seconds = info.get("tool"), info.get("tool_error"), info.get("tool_seconds", 0.0)
         step.observation, step.right = str(result.observation), info.get("step_right")
@@ -192,7 +192,7 @@ class Episode:
         self._pay(result.reward)
 
     def judge_step(self) -> str:
-        """Pay a single step for doing what the expert did; returns the end of its trajectory."""
+        """Reward a single step if it does what the expert did; return the name of the trajectory's end."""
         step, expected = self.trajectory.steps[-1], self.question.expected
         silent = step.tool_error is not None or step.observation.strip() in ("", NOTHING_PRINTED)
         answered = "" if silent else step.observation
@@ -205,7 +205,7 @@ class Episode:
         return sorted({*(closing[2:-1] for closing in self.stop), *self.plan.chat.tools})
 
     def take_judgement(self, judgement: EnvResult) -> None:
-        """Note what the environment says of an episode that a budget has ended."""
+        """Record the environment's reward and info for an episode that a budget has ended."""
         self._pay(judgement.reward)
         self.take_outcome(judgement.info)
 
@@ -215,11 +215,11 @@ class Episode:
         self.trajectory.reward += reward
 
     def append_observation(self, observation: str) -> bool:
-        """Append what the environment says; False: the budget has no room for it. The policy always writes the next step."""
+        """Append an observation; False: the budget has no room for it and a next step of the policy."""
         return self.append_turns(observation, self.plan.chat.observation(observation, self.turn))
 
     def append_turns(self, said: str, piece: Piece) -> bool:
-        """Append turns that are already encoded; ``said`` is the text for the policy."""
+        """Append turns that are already encoded, and their text ``said`` to the history; False: the budget has no room."""
         chat = self.plan.chat
         length = len(piece.token_ids) + len(chat.opening.token_ids)
         if length >= self.remaining_tokens:
@@ -231,14 +231,14 @@ class Episode:
         return True
 
     def open_turn(self) -> None:
-        """Append what stands before the policy's next turn, if it is not there yet."""
+        """Append the tokens that open the policy's next turn, unless they are there already."""
         if not self.turn_open:
             self.trajectory.append_observation(self.plan.chat.opening.token_ids)
             self.trajectory.text += self.plan.chat.opening.text
             self.turn_open = True
 
     def append_retrieved(self, retrieved: RetrievedTrace) -> bool:
-        """Append a step trace; False: the budget has no room for it. The policy always writes the next step."""
+        """Append a step trace; False: the budget has no room for it and a next step of the policy."""
         settings, trace, chat = self.plan.settings, retrieved.trace, self.plan.chat
         piece = chat.retrieved(trace.text)
         counted = len(self.trajectory.prompt_ids) if settings.retrieval_budget == "prompt_and_response" else 0
@@ -262,9 +262,9 @@ class Episode:
         shown.answer = "" if answer is None else boxed_answer(answer)
 
     def take_outcome(self, info: Mapping[str, Any]) -> None:
-        """Note what the environment says at the end. Raises ``EnvError`` if it pays steps that there are not."""
+        """Record the environment's info at the end. Raises ``EnvError`` if it rewards more steps than there are."""
         paid = [float(reward) for reward in info.get("step_rewards", ())]
-        earlier = paid[len(self.trajectory.given) :]  # what given steps earned is in the reward, alike in the whole group
+        earlier = paid[len(self.trajectory.given) :]  # given steps' rewards stay in the total reward, equal for the whole group
         if len(earlier) > len(self.trajectory.steps):
             raise EnvError(f"info['step_rewards'] has {len(earlier)} rewards for {len(self.trajectory.steps)} steps")
         self.trajectory.earlier = {index: reward for index, reward in enumerate(earlier) if reward}
@@ -275,7 +275,7 @@ class Episode:
         self.trajectory.score_failure = str(info.get("score_failure", ""))
 
     def natural_end(self, completion: Completion) -> str:
-        """Name an end that the environment has not named."""
+        """Name the trajectory's end if the environment has not named it."""
         if self.turn.answer is not None:
             return "answer"
         return "length" if completion.finish == "length" else "eos"

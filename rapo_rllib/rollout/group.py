@@ -1,9 +1,10 @@
-"""The growing trajectories of one question: which start, may retrieve, fork, and fill the budget.
+"""The growing trajectories of one question: when they start, which of them are hybrid, and when they fork.
 
     open -> N episodes -> fork after uncertain tool results (ARPO) -> refill when all have ended early -> TrajectoryGroup
 
-Without ``branching`` all G episodes start at once and none is added. Either way exactly ``num_hybrid`` of them are hybrid: a
-branch is what its origin is, and each kind forks within its own part of the budget. algorithm.md sections 3 and 10.
+Without ``branching`` all G episodes start at once and none is added. Either way ``num_hybrid`` of them are hybrid: a
+branch is hybrid if its origin is, and each kind forks within its own part of the budget. With ``hybrid_groups: failed`` hybrid
+episodes start when the others have ended, and only if none of those is right. algorithm.md sections 3 and 10.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def make_group(question: Question, plan: RunPlan, stats: RolloutStats, copies: Counter[str]) -> RolloutGroup:
-    """Return the group of a question. One may come twice, where two epochs meet: the second has another name, by ``copies``."""
+    """Make the group of a question. A question that two epochs bring into one run gets a second name, by ``copies``."""
     copies[question.id] += 1
     label = question.id if copies[question.id] == 1 else f"{question.id}#{copies[question.id]}"
     return RolloutGroup(f"{plan.policy_version}/{label}", question, plan, stats)
@@ -32,7 +33,7 @@ def make_group(question: Question, plan: RunPlan, stats: RolloutStats, copies: C
 
 @dataclass
 class RolloutGroup:
-    """One group under way."""
+    """The growing group of one question."""
 
     name: str  # unique in the run
     question: Question
@@ -42,7 +43,7 @@ class RolloutGroup:
     given_up: bool = False  # it is no longer needed
 
     def open(self) -> list[Episode]:
-        """Return the episodes that are sampled from the start."""
+        """Make the episodes that are sampled from the start."""
         size, branching = self.plan.size, self.plan.branching
         if self._helps_who_failed:
             return self._fresh(size - self._num_hybrid, 0)
@@ -51,11 +52,11 @@ class RolloutGroup:
 
     @property
     def _num_hybrid(self) -> int:
-        return self.plan.num_hybrid if self.question.is_whole else 0  # behind an expert's steps none retrieves
+        return self.plan.num_hybrid if self.question.is_whole else 0  # no trajectory behind given steps retrieves
 
     @property
     def _helps_who_failed(self) -> bool:
-        """Whether its hybrid episodes, if there are to be any, begin when the others have ended."""
+        """Whether hybrid episodes start only when the other episodes have ended, and none of those is right."""
         return self.plan.settings.hybrid_groups == "failed" and 0 < self._num_hybrid < self.plan.size
 
     @property
@@ -64,7 +65,7 @@ class RolloutGroup:
         return len(self.episodes) == self.plan.size and all(episode.trajectory.end for episode in self.episodes)
 
     def refill(self) -> list[Episode]:
-        """Return fresh episodes for what is left of the budget, once all others have ended."""
+        """Make fresh episodes that fill the group once all others have ended; until then, none."""
         missing = self.plan.size - len(self.episodes)
         if missing <= 0 or self.given_up or not all(episode.trajectory.end for episode in self.episodes):
             return []
@@ -75,7 +76,7 @@ class RolloutGroup:
         return self._fresh(missing, self._due(missing), "fresh")
 
     def _due(self, count: int) -> int:
-        """Return the number of hybrid ones among ``count`` fresh episodes: as many as are due, both kinds where two can be."""
+        """Count the hybrid ones among ``count`` fresh episodes: in proportion to the room, but one of each kind if possible."""
         hybrid_room, room = self._room_for(True), self._room_for(True) + self._room_for(False)
         num_hybrid = round(hybrid_room / room * count)
         if count > 1:
@@ -83,7 +84,7 @@ class RolloutGroup:
         return num_hybrid
 
     def _fresh(self, count: int, num_hybrid: int, prefix: str = "") -> list[Episode]:
-        """Return ``count`` episodes, of which the last ones may retrieve."""
+        """Make ``count`` episodes, of which the last ``num_hybrid`` are hybrid."""
         for index in range(count):
             member = len(self.episodes)
             hybrid, version = index >= count - num_hybrid, self.plan.policy_version
@@ -97,7 +98,7 @@ class RolloutGroup:
         return wanted - sum(episode.trajectory.hybrid == hybrid for episode in self.episodes)
 
     def fork(self, episode: Episode, completion: Completion) -> list[Episode]:
-        """Return episodes that branch off ``episode`` ahead of the step in ``completion``; none, most of the time.
+        """Make the episodes that branch off ``episode`` before the step in ``completion``; mostly there are none.
 
         Called before the episode takes the completion: tokens and environment stand right after the last tool result.
         """
@@ -118,8 +119,7 @@ class RolloutGroup:
     def _wants_fork(self, episode: Episode, branching: BranchingSettings, before: float, now: float) -> bool:
         change = normalized_entropy_change(now, before, len(self.plan.chat.tokenizer))
         probability = branch_probability(change, branching.base_prob, branching.entropy_weight)
-        if branching.rule == "coin":
-            # a coin of its own: whether there is room is up to timing
+        if branching.rule == "coin":  # not of the episode's generator: whether there is room depends on timing
             coin = random.Random(f"{self.plan.seed}/{episode.name}/fork{len(episode.trajectory.steps)}")
             return coin.random() < probability
         return probability > branching.threshold
@@ -140,7 +140,7 @@ class RolloutGroup:
             self.stats.add_given_up(episode.trajectory)
 
     def close(self) -> TrajectoryGroup:
-        """Count what happened, once per event: what a branch took over was counted where it happened."""
+        """Return the trajectories, and count each event once: the steps that a branch took over count for its origin only."""
         trajectories = [episode.trajectory for episode in self.episodes]
         for trajectory in trajectories:
             self.stats.add(trajectory)

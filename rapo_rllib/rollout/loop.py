@@ -1,8 +1,8 @@
 """Agentic rollout, hybrid-policy and branching (algorithm.md sections 3, 10): questions in, groups of trajectories out.
 
-Each trajectory is a coroutine, ``Run.roll_out``. Beside them stand what they wait for: the engine, which one loop polls for
-all; environments (tools), on threads; and one search at a time, for all histories that have asked meanwhile. No trajectory
-waits for another one's generation, tool or retrieval.
+Each trajectory is a coroutine, ``Run.roll_out``. It waits for the engine, which one loop polls for all; for its environment
+(tools), which runs on a thread; and for searches, which run one at a time, each for all histories that came meanwhile. No
+trajectory waits for another one's generation, tool or retrieval.
 """
 
 from __future__ import annotations
@@ -33,43 +33,43 @@ from rapo_rllib.types import Question, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 0.25  # for calls of environments that are overdue, where nothing else happens
+_LOOK_EVERY_S = 0.25  # interval of the look for overdue environment calls while nothing else happens
 
 
 class Observer:
-    """Told of every trajectory in the thread that drives the engine, so what it does delays all of them. This one does nothing.
+    """Listener to the events of all trajectories, in the engine's thread, so a slow one delays all. This class ignores them.
 
-    A trajectory whose environment could not be made or reset is told of by ``ended`` alone, or by ``created`` and ``ended``.
+    If an environment cannot be made, ``ended`` is the only event; if it cannot be reset, ``created`` and ``ended`` are.
     """
 
     def created(self, episode: Episode) -> None:
-        """Note that it has an environment, not reset yet; a branch has a copy of its origin's."""
+        """Note that the trajectory has an environment, not reset yet; a branch has a copy of its origin's."""
 
     def started(self, episode: Episode) -> None:
-        """Note that its environment has been reset and its prompt is made; a branch has its shared steps."""
+        """Note that the environment is reset and the prompt is made; a branch also has the steps of its origin."""
 
     def stepped(self, episode: Episode, info: Mapping[str, Any], end: str) -> None:
-        """Note that the environment has answered its last step, with ``info``; ``end`` says what ended it, if anything."""
+        """Note the environment's answer to the last step, with ``info``; ``end`` names the trajectory's end, if it ended."""
 
     def given_up(self, episode: Episode) -> None:
-        """Forget it, since its group is no longer needed."""
+        """Forget the trajectory, since its group is no longer needed."""
 
     def ended(self, episode: Episode) -> None:
-        """Note that it is whole, however it ended; its environment is about to be released."""
+        """Note that the trajectory has ended, however it did; its environment is about to be released."""
 
 
 class AgentLoop(Protocol):
-    """Loop of trajectories of agents with a loop of their own, in place of ``Run.roll_out``."""
+    """Rollout by agents that have a loop of their own, in place of ``Run.roll_out``."""
 
     async def roll_out(self, run: Run, group: RolloutGroup, episode: Episode) -> str:
-        """Return what ended the trajectory; raise ``EnvError`` or ``RequestError``, which cost it alone."""
+        """Roll out a trajectory and name its end. ``EnvError`` and ``RequestError`` make only this trajectory fail."""
 
     def close(self) -> None:
         """Leave nothing behind."""
 
 
 class RolloutLoop:
-    """Rolls out questions on one engine.
+    """Rollouts of questions on one engine.
 
     Args:
         engine: generates steps.
@@ -77,8 +77,8 @@ class RolloutLoop:
         envs: a pool of text environments, one per trajectory under way.
         settings: group size, hybrid policy, branching, budgets.
         retriever: answers histories with step traces; None: every trajectory is on-policy.
-        seed: of all coins, and of what each request samples; None: another one every time, and requests share the engine's.
-        agents: run the agents that ask for steps; None: environments answer them.
+        seed: of all coins, and of each request's sampling; None: a random one for coins, and requests use the engine's.
+        agents: runs agents, which ask for steps; None: environments answer steps.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class RolloutLoop:
         self.env_threads = CallThreads(settings.num_tool_workers, "rapo-env")
         self.search_thread = CallThreads(1, "rapo-retrieval")
         self.stats = RolloutStats()
-        self.finished: dict[str, Completion | Failure] = {}  # by request, of a run that is not being driven
+        self.finished: dict[str, Completion | Failure] = {}  # by request id, for runs that are not being driven now
 
     def run(
         self,
@@ -115,16 +115,16 @@ class RolloutLoop:
         on_progress: Callable[[int, int], None] | None = None,
         observer: Observer | None = None,
     ) -> list[TrajectoryGroup]:
-        """Roll out every question; returns the groups in the order of the questions, and leaves ``stats``.
+        """Roll out every question and return the groups in the order of the questions; ``stats`` then holds the counts.
 
         Args:
             questions: what to roll out.
             retrieval_prob: chance that a hybrid trajectory retrieves after a completed step.
-            greedy: the likeliest tokens, no retrieval, no branches (evaluation).
+            greedy: take the likeliest tokens, and neither retrieve nor branch (evaluation).
             group_size: trajectories per question; None: ``G`` of the settings.
-            env_steps: generated steps that the training has sampled before; None: not counted.
+            env_steps: steps that training has sampled before this run; None: not counted.
             on_progress: called with (ended, all) trajectories whenever one ends.
-            observer: told of every trajectory while it grows, in this thread; what it raises ends the run.
+            observer: told of every trajectory while it grows, in this thread; an exception in it ends the run.
 
         Raises:
             EngineError: the engine broke; nothing of this run is usable, and nothing of it is left for the next one.
@@ -142,7 +142,7 @@ class RolloutLoop:
     def plan(
         self, retrieval_prob: float, greedy: bool = False, group_size: int | None = None, env_steps: int | None = None
     ) -> RunPlan:
-        """Make the plan that trajectories beginning now have in common; see ``run`` for the arguments."""
+        """Make the plan of all trajectories that begin now; see ``run`` for the arguments."""
         size = group_size or self.settings.group_size
         return RunPlan(
             chat=self.chat,
@@ -168,14 +168,14 @@ class RolloutLoop:
 
 
 class Run:
-    """The trajectories of one run, each a coroutine, and beside them what they wait for. Nothing of it outlives the run.
+    """The trajectories of one run, each a coroutine, with the calls that they wait for. Nothing of it outlives the run.
 
     Args:
-        loop: what they use.
-        stats: counts what happens to them.
-        on_end: called whenever one has ended.
-        observer: told of them.
-        one_version: weights do not change while it runs; ``RolloutStream`` says that they may.
+        loop: has the engine, environments, threads and retriever that the trajectories use.
+        stats: counts what happens to the trajectories.
+        on_end: called whenever a trajectory has ended.
+        observer: told of every trajectory.
+        one_version: the weights must not change during the run; False for a ``RolloutStream``.
     """
 
     def __init__(
@@ -194,9 +194,9 @@ class Run:
         self._searcher = Searcher(loop.retriever, loop.search_thread, stats)
 
     async def roll_out(self, group: RolloutGroup, episode: Episode) -> str:
-        """Roll out by algorithm 1: generate a step, let the environment answer, maybe retrieve a step trace, again.
+        """Roll out by algorithm 1: generate a step, let the environment answer, maybe retrieve a step trace, and repeat.
 
-        Returns what ended the trajectory. Raises ``EnvError`` and ``RequestError``, which cost this one alone.
+        Returns the name of the trajectory's end. Raises ``EnvError`` and ``RequestError``, which end this trajectory alone.
         """
         await self._start(episode)
         while True:
@@ -212,7 +212,7 @@ class Run:
             episode.open_turn()
 
     async def _start(self, episode: Episode) -> None:
-        """Reset the environment and make the prompt. A branch has both, and goes on behind a tool's result."""
+        """Reset the environment, make the prompt, append given steps. A branch has these, and goes on after a tool result."""
         if episode.env is not None:
             self.observer.created(episode)
             self.observer.started(episode)
@@ -225,7 +225,7 @@ class Run:
         await self.maybe_retrieve(episode, "trajectory")
 
     async def reset(self, episode: Episode) -> str:
-        """Lend the episode an environment and start it; returns its first observation."""
+        """Lend the episode an environment and reset it; return the first observation."""
         await self.env_calls.call(acquire_env, episode, self.envs)
         self.observer.created(episode)
         return await self.env_calls.call(reset_env, episode, self.envs)
@@ -234,14 +234,14 @@ class Run:
         return await self.env_calls.call(step_env, episode, turn, episode.trajectory.turn_ended)
 
     async def _end(self, episode: Episode, completion: Completion, result: EnvResult) -> str:
-        """Return the end of the trajectory behind a step, if this is one; else the environment's answer is appended."""
+        """Name the end if the last step ended the trajectory; else append the environment's answer and return an empty text."""
         if episode.question.expected:
             return episode.judge_step()
         if result.terminated or result.truncated:
             episode.take_outcome(result.info)
             return result.info.get("end") or episode.natural_end(completion)
         if completion.finish == "length" or episode.out_of_steps or not episode.append_observation(result.observation):
-            episode.take_judgement(await self.env_calls.call(truncate_env, episode))  # running over must not pay
+            episode.take_judgement(await self.env_calls.call(truncate_env, episode))  # running out of budget must not pay
             return "length"
         return ""
 
@@ -260,7 +260,7 @@ class Run:
             self.stats.retrieval_skipped += 1
 
     async def _follow(self, group: RolloutGroup, episode: Episode) -> None:
-        """Roll out a trajectory to its end, however it fails, and then begin what its group has room for."""
+        """Roll out a trajectory to its end, be it a failure, and then begin the episodes with which its group is refilled."""
         try:
             end = await self._outcome(group, episode)
             if group.given_up:  # while a tool or an agent went on
@@ -277,7 +277,7 @@ class Run:
         self._begin(group, group.refill())
 
     async def _outcome(self, group: RolloutGroup, episode: Episode) -> str:
-        """Return the end of the trajectory; what fails for it alone is noted in it."""
+        """Roll out a trajectory and name its end; an error that ends it alone is recorded in it."""
         trajectory = episode.trajectory
         try:
             if self._agents is not None:
@@ -295,11 +295,11 @@ class Run:
             self._coroutines.run(self._follow(group, episode))
 
     def spawn(self, beside: Coroutine[Any, None, None]) -> None:
-        """Run a coroutine beside that of its trajectory, which is not to raise."""
+        """Run a further coroutine, which must not raise, beside that of its trajectory."""
         self._coroutines.run(beside)
 
     def drive(self, groups: Sequence[RolloutGroup]) -> None:
-        """Roll out all groups. If the engine breaks nothing stays under way; environments that a call still uses are lost."""
+        """Roll out all groups. After an error nothing stays under way, and environments that a call still uses are lost."""
         try:
             for group in groups:
                 self.begin(group)
@@ -311,11 +311,11 @@ class Run:
         self.stats.idle_s = self.waited_s
 
     def begin(self, group: RolloutGroup) -> None:
-        """Begin the trajectories that are sampled from the start."""
+        """Begin the trajectories of a group that are sampled from the start."""
         self._begin(group, group.open())
 
     def abort(self) -> None:
-        """Leave nothing under way; environments that a call still uses are lost."""
+        """End all requests and coroutines; environments that a call still uses are lost."""
         self.engine.abort()
         self._coroutines.close()
 
@@ -325,7 +325,7 @@ class Run:
         return self._coroutines.waited_s
 
     def tick(self) -> None:
-        """Let the engine take one step, and all trajectories go on that can."""
+        """Advance the engine by one engine step, and every trajectory that can go on."""
         generating = self.engine.poll()
         self._coroutines.resume(timeout_s=0.0 if generating else _LOOK_EVERY_S)
         self.env_calls.end_overdue()

@@ -1,9 +1,9 @@
-"""Retrieval of step traces: when a history is answered by one, and by which. algorithm.md sections 3, 4.
+"""Retrieval of step traces: whether a history gets a step trace, and which one. algorithm.md sections 3, 4.
 
-A buffer that does not answer never becomes an empty ``<retrieve>``: that is said once, the trajectories go on without, and
-above a share of failures training stops. Where nothing suitable is found, ``fallback_text`` may be shown instead (released
-code), and ``noise`` puts random traces in the place of found ones (an ablation of the paper), of those that a search could have
-found.
+If the buffer does not answer, the policy is not shown an empty ``<retrieve>``: one warning is logged, trajectories go on
+without a step trace, and training stops above a share of failures. If nothing suitable is found, ``fallback_text`` may be shown
+instead (released code). ``noise`` replaces found step traces by random ones, drawn from all that a search could have found (an
+ablation of the paper).
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class TraceSource(Protocol):
         """Find each query's nearest step traces, best first."""
 
     def random_traces(self, queries: Sequence[HistoryQuery], rngs: Sequence[random.Random]) -> list[StepTrace | None]:
-        """Draw for each query, by its generator, one of all step traces that ``retrieve`` could find; None: there is none."""
+        """Draw for each query, by its ``rngs``, one of all step traces that ``retrieve`` could find; None: there is none."""
 
 
 class Retriever:
-    """Answers a batch of histories, and says when the buffer ceases to answer and when it does again.
+    """Function from a batch of histories to step traces; logs when the buffer stops answering, and when it answers again.
 
     Args:
-        source: where step traces are.
+        source: holds the step traces.
         selection: which of the ``top_k`` is taken.
-        top_k: nearest traces to look at.
-        fallback_text: stands for a trace where nothing suitable was found; empty: nothing is shown.
-        noise: chance that a query is answered by a random trace. Coin and draw depend on ``seed`` and the query alone, so
-            neither on timing nor on simultaneous queries.
+        top_k: number of nearest step traces to choose from.
+        fallback_text: shown in place of a step trace if nothing suitable was found; empty: nothing is shown.
+        noise: chance that a query is answered by a random step trace. Coin and draw depend on ``seed`` and the query alone,
+            not on timing or simultaneous queries.
         seed: of the noise.
     """
 
@@ -64,11 +64,11 @@ class Retriever:
         self._fallback = _fallback(fallback_text) if fallback_text else None
         self._noise = noise
         self._seed = seed
-        self._unanswered = 0  # queries since the buffer has last answered
+        self._unanswered = 0  # queries that failed since the buffer last answered
         self._silent_since = 0.0
 
     def __call__(self, queries: Sequence[HistoryQuery]) -> list[RetrievedTrace | None]:
-        """Return one trace per query, or None where nothing suitable was found. Raises ``RetrievalError``."""
+        """Find one step trace per query; None: nothing suitable was found. Raises ``RetrievalError`` if the buffer fails."""
         try:
             answers = self._answers(queries)
         except RetrievalError as error:
@@ -104,20 +104,20 @@ def _fallback(text: str) -> RetrievedTrace:
     return RetrievedTrace(StepTrace(FALLBACK, question="", history="", text=text, reward=0.0, source=FALLBACK), similarity=0.0)
 
 
-MIN_QUERIES = 20  # a share of fewer says little
-MAX_SHARE = 0.5  # with fewer than half of its retrievals a run is no longer what its keys say
-PATIENCE_S = 900.0  # of a training: a server that is gone for a while costs retrievals, and not the run
+MIN_QUERIES = 20  # a share of failures among fewer queries says little
+MAX_SHARE = 0.5  # of failures: a run with fewer than half of its retrievals is no longer the run of its settings
+PATIENCE_S = 900.0  # during training: a server that is gone for a while costs retrievals, and not the run
 
 
 class RetrievalFailures:
-    """Counts on the driver, so that neither a restarted env runner forgets nor one that raises takes its trajectories along.
+    """Counts of failed retrievals on the driver: no env runner resets them by a restart, or loses trajectories by raising.
 
     Args:
         uri: of the buffer, for the message.
-        then: what to do when it answers again, for the message.
-        patience_s: how long most queries of every rollout must fail; one of which most do not ends the count. None: at all that
-            was asked, at once.
-        clock: seconds.
+        then: what to do when the buffer answers again, for the message.
+        patience_s: how long most queries of every rollout must fail; a rollout of which at most half fail resets the counts.
+            None: all queries so far are judged together, after every rollout.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -132,10 +132,10 @@ class RetrievalFailures:
         self._since: float | None = None  # the end of the first rollout that is counted
 
     def add(self, stats: Iterable[RolloutStats]) -> None:
-        """Count those of a rollout.
+        """Count the queries and failures of a rollout.
 
         Raises:
-            RetrievalError: most of the queries have failed for so long (and at least 20 were made).
+            RetrievalError: most of the queries have failed for ``patience_s``, and at least 20 were made.
         """
         counted, now = list(stats), self._clock()
         queries, failures = sum(s.retrieval_queries for s in counted), sum(s.retrieval_failures for s in counted)
@@ -158,7 +158,7 @@ Asked = tuple[HistoryQuery, Future[RetrievedTrace | None]]
 
 
 class Searcher:
-    """Answers many coroutines by one search at a time, on a thread; ``stats`` counts queries and what came of them."""
+    """The searches that coroutines await: one at a time, on a thread; ``stats`` counts the queries and their outcomes."""
 
     def __init__(self, retriever: Retriever | None, thread: CallThreads, stats: RolloutStats) -> None:
         self._retriever, self._thread, self._stats = retriever, thread, stats
@@ -166,13 +166,13 @@ class Searcher:
         self._searching = False
 
     async def search(self, query: HistoryQuery) -> RetrievedTrace | None:
-        """Ask for a step trace; None: nothing suitable was found. ``RetrievalError`` if the buffer does not answer."""
+        """Ask for a step trace; None: nothing suitable was found. Raises ``RetrievalError`` if the buffer fails."""
         answer: Future[RetrievedTrace | None] = Future()
         self._asked.append((query, answer))
         return await result_of(answer)
 
     def start(self, coroutines: Coroutines) -> None:
-        """Search for all waiting requests, unless a search is running."""
+        """Start one search for all waiting queries, unless a search is running."""
         if self._asked and not self._searching:
             asked, self._asked = self._asked, []
             coroutines.run(self._answer(asked))
@@ -184,7 +184,7 @@ class Searcher:
         call = self._thread.submit(self._retriever, [query for query, _ in asked])
         try:
             found = await result_of(call)
-        except RetrievalError as error:  # the retriever has said so
+        except RetrievalError as error:  # the retriever has logged it
             self._stats.retrieval_failures += len(asked)
             for _, answer in asked:
                 answer.set_exception(error)
@@ -193,6 +193,6 @@ class Searcher:
             for (_, answer), trace in zip(asked, found, strict=True):
                 answer.set_result(trace)
         finally:
-            self._thread.abandon(call)  # where the run has been given up
+            self._thread.abandon(call)  # if it still runs, since the run was given up
         self._stats.retrieval_s += time.monotonic() - started
         self._searching = False

@@ -1,4 +1,4 @@
-"""Counters and seconds of one ``RolloutLoop.run``: nothing that happens to a trajectory goes uncounted."""
+"""Counters and times of one ``RolloutLoop.run`` or one ``RolloutStream``: every event of a trajectory is counted."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ class RolloutStats:
     retrieval_wait_s: float = 0.0  # summed over trajectories: from asking for a step trace to having an answer
     trajectory_s: float = 0.0  # summed over trajectories: from their start to their end
     prompt_tokens: int = 0
-    requested_tokens: int = 0  # that the engine was asked to continue, over all requests
-    cached_tokens: int = 0  # of these, found in its prefix cache
+    requested_tokens: int = 0  # tokens that the engine was asked to continue, over all requests
+    cached_tokens: int = 0  # those of ``requested_tokens`` that were in the prefix cache
     forks: int = 0  # trajectories that branched off another one
     refilled: int = 0  # trajectories started because all others of their group had ended within the budget
-    discarded_tokens: int = 0  # that the policy generated in groups that were given up
+    discarded_tokens: int = 0  # tokens that the policy generated in groups that were given up
     retrieval_queries: int = 0
-    retrieval_failures: int = 0  # the buffer did not answer; those trajectories went on without
+    retrieval_failures: int = 0  # the buffer did not answer; their trajectories went on without a step trace
     retrieval_empty: int = 0  # nothing suitable was found
-    retrieval_skipped: int = 0  # the trace would have passed the response budget
+    retrieval_skipped: int = 0  # the step trace would have exceeded the response budget
     ends: Counter[str] = field(default_factory=Counter)
     tool_calls: Counter[str] = field(default_factory=Counter)
     tool_failures: Counter[str] = field(default_factory=Counter)  # "python/timeout" -> count
-    deadlines: Counter[str] = field(default_factory=Counter)  # that were over, by what had not returned: "step", "agent"
+    deadlines: Counter[str] = field(default_factory=Counter)  # missed deadlines, by the late call: "step", "agent"
 
     def add(self, trajectory: Trajectory) -> None:
-        """Count one that has ended, each event once: what a branch took over was counted where it happened."""
+        """Count an ended trajectory, each event once: the steps that a branch took over count for its origin only."""
         self.ends[trajectory.end] += 1
         self.prompt_tokens += len(trajectory.prompt_ids)
         self.trajectory_s += trajectory.seconds
@@ -52,7 +52,7 @@ class RolloutStats:
         return taken
 
     def add_stats(self, other: RolloutStats) -> None:
-        """Add what the same engine counted later."""
+        """Add the counts of a later time on the same engine."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 

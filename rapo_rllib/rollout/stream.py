@@ -1,11 +1,11 @@
-"""A rollout without an end: questions come while others are under way, and groups leave as they are complete.
+"""A rollout without an end: questions are added while others are under way, and complete groups are handed out.
 
     begin(questions) --> trajectories under way --advance--> complete groups
                               |  weights may change between two calls of ``advance``
 
-``RolloutLoop.run`` waits for all of its questions. Here nothing waits: the driver of the stream gives it work as it has room,
-and between two calls the engine may be given new weights. A trajectory then goes on with these, and knows for each of its
-tokens which version wrote it (``Trajectory.token_versions``). A group that has become too old is given up, and counted.
+``RolloutLoop.run`` waits for all of its questions. Here nothing waits: the caller adds questions when there is room, and may
+give the engine new weights between two calls. A trajectory then goes on with the new weights, and ``Trajectory.token_versions``
+records which version wrote each of its tokens. A group that has become too old is given up, and counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RolloutStream:
     """Groups under way on one engine.
 
     Args:
-        loop: engine, environments, retriever; runs of its own may come between two calls of ``advance``.
+        loop: has engine, environments and retriever; its ``run`` may be called between two calls of ``advance``.
         observer: told of every trajectory.
         on_end: called whenever a trajectory has ended.
     """
@@ -34,8 +34,8 @@ class RolloutStream:
         self.stats = RolloutStats()
         self._run = Run(loop, self.stats, self._note_end, observer, one_version=False)
         self._groups: dict[int, RolloutGroup] = {}
-        self._some_ended = False  # trajectories, since it was looked for complete groups
-        self._copies: Counter[str] = Counter()  # of the questions that this version of the weights was asked
+        self._some_ended = False  # whether a trajectory has ended since the last look for complete groups
+        self._copies: Counter[str] = Counter()  # of each question that began with the present version of the weights
         self._copies_of = -1
 
     @property
@@ -44,7 +44,7 @@ class RolloutStream:
         return list(self._groups)
 
     def begin(self, places: Iterable[tuple[int, Question]], retrieval_prob: float, env_steps: int | None = None) -> None:
-        """Begin a group for each question; its place in the order of the training is its name here."""
+        """Begin a group for each question; the question's place in the order of training identifies the group."""
         plan = self._loop.plan(retrieval_prob, env_steps=env_steps)
         if plan.policy_version != self._copies_of:
             self._copies, self._copies_of = Counter(), plan.policy_version
@@ -53,7 +53,7 @@ class RolloutStream:
             self._run.begin(group)
 
     def give_up(self, places: Iterable[int]) -> None:
-        """Drop groups that are not complete; one that is, or is not known, is left alone."""
+        """Drop the incomplete groups at these places; a place whose group is complete or unknown is ignored."""
         for place in places:
             group = self._groups.pop(place, None)
             if group is not None:
@@ -61,7 +61,7 @@ class RolloutStream:
                 group.discard()
 
     def advance(self, seconds: float) -> list[tuple[int, TrajectoryGroup]]:
-        """Go on until a group is complete, for about ``seconds`` at most; returns complete groups with their places.
+        """Roll out until a group is complete, for about ``seconds`` at most; return complete groups with their places.
 
         Raises:
             EngineError: the engine broke; nothing of the stream is left.
@@ -89,6 +89,6 @@ class RolloutStream:
         return [(place, self._groups.pop(place).close()) for place in places]
 
     def close(self) -> None:
-        """Leave nothing under way."""
+        """End all trajectories under way."""
         self._groups.clear()
         self._run.abort()

@@ -1,8 +1,8 @@
-"""From shown to known: a trajectory that retrieved, as it would read without help. algorithm.md section 12.
+"""The unaided form of a trajectory that retrieved: the trajectory as it would read without help. algorithm.md section 12.
 
-Trajectory (step traces in their tags) --unaided_trajectory--> Trajectory (off-policy) --samples.py--> a sample beside its own
+Trajectory (step traces in their tags) --unaided_trajectory--> Trajectory (off-policy) --samples.py--> an additional sample
 
-RAPO trains what was written behind a shown step in the context of that step alone: nothing teaches the policy to do without it.
+RAPO trains the text after a shown step only in the context of that step: nothing teaches the policy to do without the step.
 Here the same text is trained once more, with the shown steps in the policy's own form.
 """
 
@@ -19,7 +19,7 @@ from rapo_rllib.types import EXPERT, Question, Retrieval, TokenKind, Trajectory,
 
 
 def add_unaided(groups: Iterable[TrajectoryGroup], how: str, chat: RolloutProtocol) -> None:
-    """Give every trajectory that retrieved its unaided form, where it has one.
+    """Add the unaided form to every trajectory that retrieved and has such a form.
 
     Args:
         groups: rolled out; changed in place.
@@ -35,27 +35,27 @@ def add_unaided(groups: Iterable[TrajectoryGroup], how: str, chat: RolloutProtoc
 
 
 def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, chat: RolloutProtocol) -> Trajectory | None:
-    r"""Return the trajectory without help, up to the last token that is trained.
+    r"""Build the unaided form of a trajectory, up to the last token that is trained.
 
     Example: the policy wrote ``a``, was shown ``<retrieve>b</retrieve>``, and wrote ``c``::
 
         imitated   a b     b is trained
         own        a b c   b and c are trained
 
-    The fallback text is no step: it is taken away in any case, and never trained.
+    The fallback text is no step: it is always left out, and never trained.
 
-    It ends where help would teach to guess: before the first shown step whose author wrote an accepted answer, or any; the
-    result of its tool may hold the accepted one.
+    The form ends before the first shown step that would teach to guess: a step whose author wrote an accepted answer, or
+    gave any answer. The step's tool result may hold an accepted answer.
 
     Args:
         trajectory: ended, with at least one retrieved step.
-        question: whose accepted answers are known.
+        question: holds the accepted answers.
         how: ``imitated`` or ``own``.
-        chat: encodes.
+        chat: encodes shown steps in the policy's own form.
 
     Returns:
-        An off-policy trajectory whose trained tokens are of kind ``EXPERT``; None where there is nothing to train, or a shown
-        step has no form of the policy's own.
+        An off-policy trajectory whose trained tokens are of kind ``EXPERT``; None if there is nothing to train, or a shown
+        step cannot be put in the policy's own form.
     """
     helpful = list(takewhile(lambda shown: not _tells(shown, question, chat), trajectory.retrievals))
     if not helpful:
@@ -80,7 +80,7 @@ def unaided_trajectory(trajectory: Trajectory, question: Question, how: str, cha
 
 
 def _tells(shown: Retrieval, question: Question, chat: RolloutProtocol) -> bool:
-    """Return whether the answer need not be found any more behind it."""
+    """Return whether a shown text gives an answer away, so that the policy need not find one any more."""
     if not shown.is_step:
         return shows_answer(shown.text, question.answers)
     written, _ = split_observation(shown.text.strip(), chat.settings)
@@ -88,7 +88,7 @@ def _tells(shown: Retrieval, question: Question, chat: RolloutProtocol) -> bool:
 
 
 def _end(trajectory: Trajectory, helpful: list[Retrieval], behind: bool) -> int:
-    """Return the token before which the unaided form ends: that of the next shown step, or of the trajectory."""
+    """Find where copying ends: after the last helpful step, or with ``behind`` before the next shown step or at the end."""
     if not behind:
         return helpful[-1].stop
     left_out = trajectory.retrievals[len(helpful) :]
@@ -96,7 +96,7 @@ def _end(trajectory: Trajectory, helpful: list[Retrieval], behind: bool) -> int:
 
 
 def _copy(source: Trajectory, target: Trajectory, start: int, stop: int, trained: bool) -> None:
-    """Append tokens ``[start, stop)``; the policy's trained ones count as off-policy, since their context was another."""
+    """Copy tokens ``[start, stop)``; ``trained``: the policy's tokens as off-policy ones, since their context was another."""
     for kind, run in groupby(range(start, stop), source.kinds.__getitem__):
         token_ids = [source.token_ids[index] for index in run]
         if trained and kind == TokenKind.POLICY:

@@ -140,6 +140,9 @@ ELSEWHERE = {
     # hours; what it keeps and reports
     "python benchmarks/packaged.py": "benchmarks/test_packaged.py::test_a_seed_that_is_there_is_not_run_again",
     # an hour; its parts
+    "python benchmarks/against_trl.py": (
+        "benchmarks/test_against_trl_parts.py::test_ratios_are_theirs_over_ours_by_their_geometric_mean"
+    ),
     "python benchmarks/learner.py": "benchmarks/test_learner_parts.py::test_both_sides_take_the_same_step",
     # a model of 15 GB; a small one
     "rllib buffer build job.yaml --agent Qwen": (

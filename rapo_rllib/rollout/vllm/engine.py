@@ -1,6 +1,6 @@
 """The vLLM engine of one env runner, driven by our own loop.
 
-Together with ``recorder.py`` and ``worker.py`` the only code of rollouts that imports vLLM.
+vLLM is imported when an engine is made, not with this module.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ logger = logging.getLogger(__name__)
 
 
 def _set_environment() -> None:
-    """Set what vLLM reads when it is imported; what the user has set stays, but for the process of its core."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # it warns of intended things
+    """Set the variables that vLLM reads on import; the user's values stay, except for the process in which its core runs."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # vLLM warns of things that are intended here
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")  # the recorder attaches to the first one's sampler
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # its core in this process, whose loop steps it
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # vLLM's core runs in this process, whose loop steps it
 
 
-CPU_BLOCK = 32  # tokens; of vLLM's 128 most of a short prompt stays outside the prefix cache, which holds full blocks only
-FIRST = -1  # priority of what is scored; of a trajectory's requests it is 0
+CPU_BLOCK = 32  # tokens; with vLLM's 128 most of a short prompt stays out of the prefix cache, which holds full blocks only
+FIRST = -1  # priority of scoring requests; requests of trajectories have 0
 
 
 class VLLMEngine:
@@ -50,7 +50,7 @@ class VLLMEngine:
         max_model_len: int,
         seed: int = 0,
         weight_transfer: str | None = None,  # backend of vLLM's own weight transfer: nccl or ipc
-        trained: ModelSettings | None = None,  # how the learner trains it: with LoRA, adapters are loaded in place of weights
+        trained: ModelSettings | None = None,  # how the learner trains the model: with LoRA, adapters are loaded, not weights
     ) -> None:
         _set_environment()
         from vllm import EngineArgs, LLMEngine
@@ -64,7 +64,7 @@ class VLLMEngine:
             weight_transfer=weight_transfer,
             on_cpu=current_platform.is_cpu(),
         )
-        gc.freeze()  # else its collections of garbage look through all that was imported, for seconds; it thaws when it ends
+        gc.freeze()  # else vLLM's garbage collections scan all that was imported, for seconds; vLLM unfreezes when it ends
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # vLLM's own use of torch
@@ -78,7 +78,7 @@ class VLLMEngine:
         in_process = settings.tensor_parallel_size == 1
         self.weights = EngineWeights(self._engine, in_process)
         self._tokenizer = self._engine.get_tokenizer()
-        self._finished_beside: list[RequestOutput] = []  # while sequences were scored
+        self._finished_beside: list[RequestOutput] = []  # requests that finished while sequences were scored
         self._scored = 0
 
     @property
@@ -158,9 +158,9 @@ class VLLMEngine:
         self._engine.collective_rpc("take_records", args=(list(request_ids), [0] * len(request_ids)))
 
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Return teacher-forced logprob of every token but the first of each sequence, nats, at temperature 1.
+        """Compute the teacher-forced logprob (nats, temperature 1) of every token but the first of each sequence.
 
-        Running requests go on beside it; they come after it, should the engine have no room for both.
+        Running requests go on meanwhile; if the engine has no room for both, scoring comes first.
         """
         from vllm import SamplingParams
 
@@ -194,7 +194,7 @@ def engine_arguments(
     weight_transfer: str | None = None,
     on_cpu: bool = False,
 ) -> dict[str, Any]:
-    """Return ``vllm.EngineArgs``' fields; those of ``engine.extra`` come last. It needs no GPU: a test can read them."""
+    """Build the fields of ``vllm.EngineArgs``, of which ``engine.extra`` overrides any; needs no GPU, so tests can call it."""
     arguments: dict[str, Any] = {
         "model": model_path,
         "dtype": settings.dtype,
@@ -205,18 +205,18 @@ def engine_arguments(
         "enforce_eager": settings.enforce_eager,
         "enable_sleep_mode": settings.sleep,
         "enable_prefix_caching": True,
-        "logprobs_mode": "raw_logprobs",  # of greedy and scored tokens; those of sampled ones are our recorder's
+        "logprobs_mode": "raw_logprobs",  # for greedy and scored tokens; our recorder measures sampled ones
         "logits_processors": ["rapo_rllib.rollout.vllm.recorder:TokenRecorder"],
         "worker_extension_cls": "rapo_rllib.rollout.vllm.worker.PolicyWorker",
         "generation_config": "vllm",  # a model's own sampling defaults would change the distribution
         "seed": seed,
-        "scheduling_policy": "priority",  # what is scored comes before running requests; those come in turn
+        "scheduling_policy": "priority",  # scoring comes first; other requests come in the order of arrival
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }
     if settings.tensor_parallel_size > 1:
-        # Inside a placement group, where Tune puts every trial, vLLM would start its workers by Ray, which needs bundles of one
-        # GPU each; an env runner's has all of them.
+        # Inside a placement group, where Tune puts every trial, vLLM would start its workers by Ray. That needs bundles of one
+        # GPU each, but an env runner has one bundle with all its GPUs.
         arguments["distributed_executor_backend"] = "mp"
     if on_cpu:
         arguments["block_size"] = CPU_BLOCK
@@ -239,14 +239,14 @@ def _sampling_params(request: GenerationRequest) -> SamplingParams:
         stop=list(request.stop),
         stop_token_ids=list(request.end_ids),
         include_stop_str_in_output=True,
-        logprobs=None if sampled else 0,  # 0: the chosen token's only; of sampled ones the recorder's
+        logprobs=None if sampled else 0,  # 0: only that of a greedy token; the recorder measures sampled ones
         output_kind=RequestOutputKind.FINAL_ONLY,  # a step is read only when it is whole
         extra_args=recording_args(request.request_id, request.entropy_top_k, request.seed) if sampled else None,
     )
 
 
 def _recorded_length(output: RequestOutput) -> int:
-    """Return tokens whose values are the recorder's: all of a sampled response, none of a greedy one."""
+    """Count the tokens that the recorder has measured: all of a sampled response, none of a greedy one."""
     generated = output.outputs[0]
     return len(generated.token_ids) if generated.logprobs is None else 0
 
@@ -254,7 +254,7 @@ def _recorded_length(output: RequestOutput) -> int:
 def _recorded_values(
     record: dict[int, TokenRecord], num_tokens: int, request_id: str
 ) -> tuple[list[float], list[float], list[int]]:
-    """Return entropies and logprobs ``[num_tokens]`` of a sampled response, nats, and the versions that sampled it."""
+    """Return entropies (nats), logprobs (nats) and weight versions of a sampled response, each ``[num_tokens]``."""
     missing = [position for position in range(num_tokens) if position not in record]
     if missing:
         raise EngineError(f"no entropy and logprob of token {missing[0]} of {num_tokens} of request {request_id} was recorded")

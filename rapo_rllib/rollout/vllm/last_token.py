@@ -1,8 +1,8 @@
-"""One token more behind the closing tag of an answer: a trajectory ends with EOS (algorithm.md sections 1 and 2).
+"""One more token after the closing tag of an answer, so that a trajectory ends with EOS (algorithm.md sections 1 and 2).
 
-vLLM ends a request where its detokenizer reports a stop string. That of a request with a ``final_stop`` reports this string one
-token late, so that the policy is asked once, with the cache that is there, whether it ends its turn. A request of its own for
-that token would compute up to a block of tokens again.
+vLLM ends a request when its detokenizer reports a stop string. The detokenizer of a request with a ``final_stop`` reports this
+string one token late, so that the same request, with its cache, also samples whether the policy ends its turn. A separate
+request for that token would compute up to a block of tokens again.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 def sample_one_more(engine: LLMEngine, internal_id: str, final_stop: str, max_tokens: int) -> None:
-    """Let a request that was just added go on by one token behind ``final_stop``, unless that is its last token anyway."""
+    """Make a request that was just added sample one token after ``final_stop``, unless ``max_tokens`` is reached there."""
     state = engine.output_processor.request_states[internal_id]
     state.detokenizer = OneMore(state.detokenizer, final_stop, max_tokens)  # type: ignore[assignment]
 
 
 class OneMore:
-    """A detokenizer of vLLM that reports ``final_stop`` with the token after it.
+    """A detokenizer for vLLM that reports ``final_stop`` only with the token after it.
 
-    The text still ends with the stop string: the token behind it is among the ids only.
+    The text still ends with the stop string: the token after it is among the ids only.
 
     Args:
-        inner: vLLM's own.
-        final_stop: one of its stop strings.
-        max_tokens: of the response; where the stop string takes the last of them there is no further one.
+        inner: vLLM's own detokenizer.
+        final_stop: one of the stop strings of ``inner``.
+        max_tokens: of the response; if the stop string uses up the last of them, no further token is sampled.
     """
 
     def __init__(self, inner: Any, final_stop: str, max_tokens: int) -> None:
@@ -50,7 +50,7 @@ class OneMore:
         return self._ended_by(new_token_ids[self._inner.num_output_tokens() - before :])
 
     def _ended_by(self, token_ids: Sequence[int]) -> str | None:
-        """Return what came behind the stop string, of ``token_ids``; several where vLLM takes more than one in a step."""
+        """Keep the first of the tokens after the stop string (a step may bring several); return None until there is one."""
         if not token_ids:
             return None
         self._inner.token_ids.append(token_ids[0])

@@ -1,8 +1,8 @@
-"""Values that a device computes for running requests and copies later, so that reading them waits for no later step.
+"""Values that a device computes for running requests, copied so that reading them does not wait for a later step.
 
-A read of a tensor on a GPU waits for all that is queued there, the next step of the engine too. So each step's values are
-copied to pinned memory behind their computation, with an event. When a request ends, its last token has come back from the
-device, so the copies of its steps are done; those of later steps are left for the next time.
+A read of a tensor on a GPU waits for all work that is queued there, also for the engine's next step. So each step's values are
+copied to pinned memory right after they are computed, and an event marks the end of the copy. When a request ends, its last
+token has come back from the device, so the copies of its steps are done; copies of later steps are read another time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Place = tuple[str, int, int]  # name of the request, position in its response, v
 @dataclass
 class _Step:
     values: torch.Tensor  # [2, n] on the host
-    places: Sequence[Place | None]  # None: it will not be read
+    places: Sequence[Place | None]  # None: the value will not be read
     event: Any | None  # of the copy; None on a CPU
 
     @property
@@ -37,7 +37,7 @@ class LateValues:
         self._records: dict[str, dict[int, TokenRecord]] = {}
 
     def add(self, values: torch.Tensor, places: list[Place]) -> None:
-        """Keep what a step computes. values: ``[2, n]``, on any device; places: of each of the n."""
+        """Keep a step's values, and start to copy them. values: ``[2, n]``, on any device; places: one for each of the n."""
         event = None
         if values.device.type != "cpu":
             host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -47,11 +47,11 @@ class LateValues:
         self._steps.append(_Step(values, places, event))
 
     def take(self, keys: Sequence[str], lengths: Sequence[int]) -> list[dict[int, TokenRecord]]:
-        """Return values of finished requests by position, and forget them.
+        """Return the values of each finished request, by position, and forget them here.
 
         Args:
-            keys: their names.
-            lengths: tokens of each response; the device is waited for only as long as one of these has no values.
+            keys: names of the requests.
+            lengths: tokens of each response; the call waits for the device only while one of these tokens has no values.
         """
         while self._steps and self._steps[0].is_done:
             self._read(self._steps.popleft())

@@ -1,14 +1,14 @@
 """Logprob and exact entropy of every sampled token, recorded inside vLLM in one pass of our own. algorithm.md section 5, eq. 2.
 
-Beside them stands the version of the weights that it was sampled with.
+The version of the weights that sampled a token is recorded, too.
 
-``TokenRecorder`` is a logits processor that changes nothing: vLLM tells it which request sits in which row of the batch. What
-it puts around the module that samples (``watch``) then sees the logits that are sampled from, draws the tokens
-of seeded rows (``seeded.py``), and measures all. Values are kept under the request's own name, which travels in
-``SamplingParams.extra_args``, and by position in the response, where later ones replace earlier ones: vLLM also samples for
-rows whose token it then discards (a prompt that is only partly prefilled) and again after a preemption. No step waits for the
-device, and reading values waits for no later step (``late_values.py``). Batches in which all requests are greedy never
-reach that module; greedy requests are not recorded at all.
+``TokenRecorder`` is a logits processor that changes nothing: vLLM tells it which request sits in which row of the batch. Its
+wrapper around vLLM's sampling module (``watch``) sees the logits that are sampled from, draws the tokens of seeded rows
+(``seeded.py``), and measures all recorded rows. Values are kept under the request's own name, which travels in
+``SamplingParams.extra_args``, and by position in the response. A later value replaces an earlier one, since vLLM also samples
+for rows whose token it then discards (a prompt that is only partly prefilled) and again after a preemption. No step waits for
+the device, and reading values waits for no later step (``late_values.py``). Batches in which all requests are greedy never
+reach the sampling module; greedy requests are not recorded at all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vllm.v1.sample.logits_processor import BatchUpdate
 
 KEY_ARG, TOP_K_ARG, SEED_ARG = "rapo_record_key", "rapo_entropy_top_k", "rapo_seed"
-CPU_BLOCK_ROWS = 4  # fit its cache: fresh memory for a whole batch costs more than the arithmetic
+CPU_BLOCK_ROWS = 4  # rows that fit a CPU's cache: fresh memory for a whole batch costs more than the arithmetic
 
 Sampled = tuple[torch.Tensor, torch.Tensor | None]  # [B] tokens, and what vLLM's sampler returns beside them
 
@@ -53,17 +53,17 @@ class TokenRecorder(LogitsProcessor):
         self._rows: dict[int, _Row] = {}
         self.version = 0  # of the weights that sample now
         self._values = LateValues()
-        self._tokens = torch.empty(0)  # keys of the vocabulary's
+        self._tokens = torch.empty(0)  # keys of the vocabulary's tokens
         self._draw: Callable[..., torch.Tensor] = seeded_tokens
         self._measure: Callable[..., torch.Tensor] = _measured
         if device.type == "cpu":
             self._draw, self._measure = _cpu_draw(), _measured_in_blocks
-        elif not vllm_config.model_config.enforce_eager:  # a kernel each, in which no [B, V] tensor is written
+        elif not vllm_config.model_config.enforce_eager:  # one kernel for each, which writes no [B, V] tensor
             self._draw = torch.compile(seeded_tokens, dynamic=True)
             self._measure = torch.compile(_measured, dynamic=True)
 
     def is_argmax_invariant(self) -> bool:
-        """Return True: nothing is changed."""
+        """Return True, since the logits are not changed."""
         return True
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
@@ -90,7 +90,7 @@ class TokenRecorder(LogitsProcessor):
         return logits
 
     def watch(self, sampling: torch.nn.Module) -> None:
-        """Draw seeded rows, and record all, whenever ``sampling``, vLLM's ``TopKTopPSampler``, is to draw tokens."""
+        """Wrap ``sampling``, vLLM's ``TopKTopPSampler``: every call draws the tokens of seeded rows and records all rows."""
         unseeded = sampling.forward
 
         def forward(logits: torch.Tensor, generators: dict[int, torch.Generator], k: Any, p: Any) -> Sampled:
@@ -103,8 +103,8 @@ class TokenRecorder(LogitsProcessor):
     def _sampled(self, unseeded: Callable[..., Sampled], logits: torch.Tensor, generators: Any, k: Any, p: Any) -> Sampled:
         """Sample seeded rows by hash, others as vLLM does; a seeded row's draw depends on seed and position alone.
 
-        vLLM's own seeds keep a generator per request, cost a kernel each, and are rewound where a drawn token is discarded,
-        which on a CPU raises.
+        With vLLM's own seeds each request has a generator, which costs a kernel per draw and is rewound if the token is
+        discarded; rewinding raises on a CPU.
         """
         seeded = sorted(index for index, row in self._rows.items() if row.seed is not None)
         if not seeded:
@@ -138,7 +138,7 @@ class TokenRecorder(LogitsProcessor):
             self._values.add(values, places)
 
     def take(self, keys: Sequence[str], lengths: Sequence[int]) -> list[dict[int, TokenRecord]]:
-        """Return what was recorded of each request, by position in its response of ``lengths`` tokens, and forget it."""
+        """Return the records of each request, by position in its response of ``lengths`` tokens, and forget them here."""
         return self._values.take(keys, lengths)
 
 
@@ -154,12 +154,12 @@ def _make_row(params: SamplingParams, output_ids: list[int]) -> _Row | None:
 
 
 def _moved(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Move it to the device, without waiting for it."""
+    """Move values to the device, without waiting for it."""
     return values if device.type == "cpu" else values.pin_memory().to(device, non_blocking=True)
 
 
 def _cpu_draw() -> Callable[..., torch.Tensor]:
-    """Return the kernel with which vLLM's CPU build draws, whose noise too is a hash, here of a row's key; without it, ours."""
+    """Choose the function that draws on a CPU: vLLM's kernel, if this build has it, with a hash of the row's key; else ours."""
     fused = getattr(torch.ops._C, "fused_gumbel_argmax", None)
     if fused is None:
         return seeded_tokens
@@ -167,11 +167,11 @@ def _cpu_draw() -> Callable[..., torch.Tensor]:
 
 
 def _measured(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None) -> torch.Tensor:
-    """Return entropies and logprobs, ``[2, B]``."""
+    """Compute entropies and logprobs, ``[2, B]``."""
     return torch.stack(entropy_and_logprobs(logits, token_ids, top_k))
 
 
 def _measured_in_blocks(logits: torch.Tensor, token_ids: torch.Tensor, top_k: int | None) -> torch.Tensor:
-    """Measure in blocks, on a CPU."""
+    """Compute entropies and logprobs, ``[2, B]``, in blocks of rows, on a CPU."""
     blocks = zip(logits.split(CPU_BLOCK_ROWS), token_ids.split(CPU_BLOCK_ROWS), strict=True)
     return torch.cat([_measured(rows, tokens, top_k) for rows, tokens in blocks], dim=-1)

@@ -1,4 +1,4 @@
-"""Calls as a model family writes them, read by vLLM's own tool parsers."""
+"""Reading of tool calls in a model family's own format, by vLLM's tool parsers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rapo_rllib.protocol.turns import Schema
 
 logger = logging.getLogger(__name__)
 
-_MOST_MARKS = 64  # of keys and functions in a turn: parsers take minutes for one that repeats them
+_MOST_MARKS = 64  # of parameters and functions in a turn: parsers take minutes for a turn that repeats them
 _REPEATED = re.compile(r"<parameter=|<function=")
-_PAIRS = {  # with which a call begins and ends, of parsers that take one that is cut off for a whole one
+_PAIRS = {  # marks that open and close a call, for parsers that take a truncated call for a whole one
     **dict.fromkeys(XML, ("<function=", "</function>")),
     "gemma4": ("<|tool_call>", "<tool_call|>"),
 }
@@ -24,7 +24,7 @@ _TORN = re.compile(r"</parameter>(?!\s*(?:<parameter=|</function>))")
 
 
 def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> CallReader:
-    """Return a function that reads the calls of one whole turn, without its thoughts.
+    """Make a function that reads the calls of one whole turn, which is given without its thoughts.
 
     Args:
         parser: name of one of vLLM's tool parsers.
@@ -32,19 +32,19 @@ def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> 
         schemas: of the tools.
 
     Raises:
-        ValueError: vLLM has no parser of that name, or it reads no texts, or needs tokens that the tokenizer lacks.
+        ValueError: vLLM has no parser of that name, or the parser reads no texts, or needs tokens that the tokenizer lacks.
     """
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatCompletionToolsParam
 
     made = _parser_class(parser)
-    cached = _cached(tokenizer)  # a parser of its own for every turn asks for the whole vocabulary
+    cached = _cached(tokenizer)  # every turn gets a new parser, which asks for the whole vocabulary
     tools = [ChatCompletionToolsParam(**schema) for schema in schemas]
     request = ChatCompletionRequest(model="policy", messages=[], tools=tools or None)
 
     def found_in(text: str) -> Any:
         one = made(cached, tools)
         if getattr(getattr(one, "_parser_engine", None), "reasoning_start_str", None) == "<think>":
-            one.skip_reasoning_parsing = True  # thoughts are taken off: a tag that is left is text
+            one.skip_reasoning_parsing = True  # thoughts were removed before: a tag that is left is text
         return one.extract_tool_calls(text, request)
 
     def read(text: str) -> ReadCalls:
@@ -52,7 +52,7 @@ def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> 
             return ReadCalls(text, broken=True)
         try:
             found = found_in(text)
-        except Exception as error:  # what a policy writes is never an error of ours; fifty parsers may see it otherwise
+        except Exception as error:  # no text of a policy may end the run, but any of fifty parsers may raise
             logger.debug("the parser %s failed on %r: %s", parser, text, error)
             return ReadCalls(text, broken=True)
         calls = tuple((one.name, one.arguments) for one in (call.function for call in found.tool_calls) if one.name)
@@ -62,7 +62,7 @@ def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> 
 
     try:
         found_in("")
-    except Exception as error:  # each parser has its own
+    except Exception as error:  # each parser raises its own kind
         why = "it does not read texts" if isinstance(error, NotImplementedError) else error
         raise ValueError(
             f"protocol.tool_parser = {parser!r}: does not work with the model's tokenizer: {why}; 'auto' looks for one that "
@@ -72,7 +72,7 @@ def vllm_call_reader(parser: str, tokenizer: Any, schemas: Sequence[Schema]) -> 
 
 
 def closed_calls(text: str, calls: tuple[tuple[str, str], ...], parser: str) -> tuple[tuple[str, str], ...]:
-    """Return the calls that may be run: not a truncated one, and none if it is unclear which is truncated."""
+    """Choose the calls that may be run: all but a truncated one; none if it is unclear which call is truncated."""
     mark = first_mark(text)
     if parser not in _PAIRS or mark is None:
         return calls
@@ -94,7 +94,7 @@ def _cached(tokenizer: Any) -> Any:
 def _parser_class(parser: str) -> Any:
     from vllm.tool_parsers import ToolParserManager
 
-    # a turn that is no call is no fault of the program: they log a traceback for each
+    # they log a traceback for every turn that is no valid call, which is no fault of the program
     logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)
     logging.getLogger("vllm.parser").setLevel(logging.CRITICAL)
     known = ToolParserManager.list_registered()

@@ -1,11 +1,11 @@
-"""The weights of a ``VLLMEngine``: whole, confirmed, and without anything of the version before.
+"""The weights of a ``VLLMEngine``: complete, confirmed, and without anything left of the version before.
 
-From the moment that a load begins until it is confirmed the engine computes nothing: a load that failed half-way, or whose
-error that was caught, cannot end in a rollout with weights of no version.
+From the beginning of a load to its confirmation the engine computes nothing. So a load that failed half-way, even if its error
+was caught, cannot lead to a rollout with weights of no version.
 
-Requests that run meanwhile go on with the new weights: the scheduler is paused, the weights are swapped, and every running
-request computes all its tokens so far again. So each token is sampled by one version, given the whole history as that version
-sees it.
+Requests under way go on with the new weights: the scheduler is paused, the weights are swapped, and every running request
+computes all its tokens so far again. So each token is sampled by one version, given the whole history as that version sees
+it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 
 class EngineWeights:
-    """Loads, confirms, and gives up an engine's weights; see ``worker.py`` for what happens in the workers.
+    """The weights of an engine: their loading, confirmation and release. ``worker.py`` has the part of the workers.
 
     Args:
-        engine: vLLM's.
+        engine: vLLM's own.
         in_process: the model is in this process.
     """
 
     def __init__(self, engine: LLMEngine, in_process: bool) -> None:
         self._engine, self._in_process = engine, in_process
         self.version = 0  # of the policy's weights
-        self._undefined = ""  # why the weights are no policy's
+        self._undefined = ""  # why the weights are not those of a policy; empty if they are
         self._asleep = False
         self._cache_asleep = False  # the weights are awake, their cache is not
 
     def check(self) -> None:
-        """Raise ``EngineError`` unless the weights are a policy's."""
+        """Check that the weights are those of a policy, else raise ``EngineError``."""
         if self._undefined:
             raise EngineError(f"{self._undefined}; it computes nothing before it has been given whole weights")
 
@@ -47,7 +47,7 @@ class EngineWeights:
         if self._in_process:
             self._load("load_policy_weights", dict(weights), version)
             return
-        # a file in memory, which nothing leaves behind
+        # a file in memory, of which nothing is left behind
         with open(os.memfd_create("rapo-weights"), "w+b") as file:
             torch.save(dict(weights), file)
             file.flush()
@@ -64,17 +64,17 @@ class EngineWeights:
 
     @property
     def _core(self) -> Any:
-        """vLLM's core, of whose scheduler ``LLMEngine`` has no methods."""
+        """vLLM's core, for whose scheduler ``LLMEngine`` has no methods."""
         client: Any = self._engine.engine_core
         return client.engine_core
 
     @property
     def whole(self) -> bool:
-        """Whether they are those of a version: not between the beginning of a load and its confirmation."""
+        """Whether the weights are those of a version; False from a load's start to its confirmation, and after ``sleep``."""
         return not self._undefined
 
     def _check_loaded(self, version: int) -> None:
-        """Raise ``WeightSyncError`` unless all workers were given something for every parameter."""
+        """Check that every parameter in every worker received something, else raise ``WeightSyncError``."""
         for missing in self._engine.collective_rpc("finalize_weights"):
             if missing:
                 raise WeightSyncError(
@@ -91,16 +91,16 @@ class EngineWeights:
             self._asleep = True
 
     def wake(self) -> None:
-        """Take the memory of the weights again, which are undefined until they are loaded; that of the cache follows then.
+        """Allocate the weights again, undefined until the next load; ``confirm`` then allocates the cache.
 
-        Until then the learner beside it needs room, too, for copies of what it sends.
+        Until then a learner on the same device uses that room for copies of the weights that it sends.
         """
         if self._asleep:
             self._engine.wake_up(["weights"])
             self._asleep, self._cache_asleep = False, True
 
     def call_workers(self, method: str, arguments: Mapping[str, Any]) -> None:
-        """Call one of vLLM's own methods on every worker, as its weight transfer needs (``weights/vllm_transfer.py``)."""
+        """Call a method of vLLM's own weight transfer on every worker (``weights/vllm_transfer.py``)."""
         if method == "start_weight_update":
             self._begin("the engine has not finished receiving weights")
             self._engine.collective_rpc("begin_load")
@@ -110,7 +110,7 @@ class EngineWeights:
         """Declare the loaded weights to be ``version``, and drop the prefix cache of the previous version.
 
         Raises:
-            WeightSyncError: a parameter received nothing, or vLLM could not forget prefixes.
+            WeightSyncError: a parameter received nothing, or vLLM could not clear the prefix cache.
         """
         self._check_loaded(version)
         if self._cache_asleep:

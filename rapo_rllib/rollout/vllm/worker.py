@@ -1,6 +1,6 @@
-"""The methods that run inside every vLLM worker: exact weight loading and the record of its requests' tokens.
+"""The methods that run inside every vLLM worker: exact weight loading, and the recording of sampled tokens.
 
-Mixed into vLLM's worker class by ``worker_extension_cls``, so that ``collective_rpc`` reaches it with one process or many.
+``worker_extension_cls`` mixes them into vLLM's worker class, so that ``collective_rpc`` reaches them in one process or many.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def _is_no_rounding(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("Attempted to load weight %s with dtype")
 
 
-# Rounding the learner's float32 weights to the engine's dtype is what is meant; vLLM warns of it per weight and load. Done on
-# import, since a worker loads the weights on disk before any method of ours is called.
+# The learner's float32 weights are meant to be rounded to the engine's dtype, but vLLM warns of it per weight and load. The
+# filter is set on import, since a worker loads the weights on disk before any method of ours is called.
 logging.getLogger("vllm.model_executor.models.utils").addFilter(_is_no_rounding)
 
 
@@ -40,11 +40,11 @@ class PolicyWorker:
     _loaded: set[str] | None = None  # parameters that took something since the load began; None: none has begun
 
     def merge_adapters(self, scaling: float, base_dtype: str) -> None:
-        """Take LoRA adapters from now on, and add them to base weights read from disk."""
+        """Make later loads take LoRA adapters, and add these to base weights read from disk."""
         self._merge = scaling, getattr(torch, base_dtype)
 
     def _base_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield model's checkpoint, mapped, not read: as vLLM itself loads it, wherever it is. Nothing without one (dummy)."""
+        """Yield the weights of the model's checkpoint by vLLM's own loader, memory-mapped; none without one (dummy)."""
         from vllm.model_executor.model_loader import get_model_loader
 
         loader = get_model_loader(replace(self.vllm_config.load_config, use_tqdm_on_load=False))
@@ -52,7 +52,7 @@ class PolicyWorker:
             yield from loader.get_all_weights(self.vllm_config.model_config, self.model_runner.get_model())
 
     def begin_load(self) -> None:
-        """Note what the model is given from now on."""
+        """Record from now on which parameters the model is given."""
         if self._loaded is None:
             model = self.model_runner.get_model()
             self._load, model.load_weights = model.load_weights, self._load_and_note
@@ -65,10 +65,10 @@ class PolicyWorker:
         return names
 
     def load_policy_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Load checkpoint-named weights, or adapters, in place; ``finalize_weights`` tells what became of them."""
+        """Load checkpoint-named weights, or adapters, in place; ``finalize_weights`` tells which parameters got nothing."""
         from vllm.config import set_current_vllm_config
 
-        # it warns of modules that have no weights
+        # vLLM warns of modules that have no weights
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self.begin_load()
         stream: Iterable[tuple[str, torch.Tensor]] = weights.items()
@@ -79,28 +79,28 @@ class PolicyWorker:
             self.model_runner.reload_weights(weights_iterator=iter(stream))
 
     def finalize_weights(self) -> list[str]:
-        """Make anew what is derived from weights, however those came.
+        """Rebuild what is derived from the weights, by whichever way these were loaded.
 
         Returns:
-            Parameters that received nothing. vLLM only warns of them; a tied LM head may be among them: see
-            ``_repack_tied_head``.
+            Parameters that received nothing, of which vLLM only warns. A tied LM head is not counted, since it may receive
+            nothing: see ``_repack_tied_head``.
         """
         model = self.model_runner.get_model()
         _repack_tied_head(model)
         return sorted({name for name, _ in model.named_parameters()} - (self._loaded or set()) - _tied_names(model))
 
     def load_policy_weights_file(self, path: str) -> None:
-        """Load weights from a file of ``torch.save``, which is mapped, not read."""
+        """Load weights from a file of ``torch.save``, which is memory-mapped."""
         self.load_policy_weights(torch.load(path, mmap=True, map_location="cpu"))
 
     def start_recording(self) -> None:
-        """Attach the recorder to what samples."""
+        """Attach the token recorder to vLLM's sampler."""
         processors = self.model_runner.input_batch.logitsprocs.all
         (self._recorder,) = [processor for processor in processors if isinstance(processor, TokenRecorder)]
         self._recorder.watch(self.model_runner.sampler.topk_topp_sampler)
 
     def record_version(self, version: int) -> None:
-        """Set the version of the weights that samples the tokens from now on."""
+        """Set the weight version that is recorded for tokens from now on."""
         self._recorder.version = version
 
     def take_records(self, keys: Sequence[str], lengths: Sequence[int]) -> list[dict[int, TokenRecord]]:
@@ -109,13 +109,13 @@ class PolicyWorker:
 
 
 def _repack_tied_head(model: torch.nn.Module) -> None:
-    """Make the LM head's kernel copy of a tied embedding anew: a stream without the head's own name leaves it stale on CPU."""
+    """Rebuild the LM head's kernel copy of a tied embedding: on a CPU a load without the head's own name leaves it stale."""
     head = getattr(model, "lm_head", None)
     if _tied_names(model) and head is not None:
         head.quant_method.process_weights_after_loading(head)
 
 
 def _tied_names(model: torch.nn.Module) -> set[str]:
-    """Return names under which an embedding shared with the LM head may be missing from the stream."""
+    """Return the names that a load may leave out, since the LM head shares the weights of the embedding."""
     config = getattr(model, "config", None)
     return {"lm_head.weight"} if getattr(config, "tie_word_embeddings", False) else set()
