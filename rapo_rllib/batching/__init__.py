@@ -1,1 +1,1 @@
-"""Trajectory groups become packed learner tensors."""
+"""Conversion of trajectory groups into packed tensors for the learner."""

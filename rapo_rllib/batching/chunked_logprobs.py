@@ -1,7 +1,7 @@
-"""Log-probabilities and entropies of chosen tokens, without ever holding the logits of all of them.
+"""Log-probabilities and entropies of chosen tokens, without ever holding the logits of all tokens at once.
 
 ``[N, V]`` logits of a few thousand tokens over a large vocabulary are bigger than the model. So the LM head runs on chunks of
-hidden states; a chunk's logits are dropped and computed again in the backward pass. The last chunk's are kept instead: memory
+hidden states. A chunk's logits are dropped, and computed again in the backward pass. Only the last chunk's are kept: memory
 peaks at one chunk either way. Flow: backbone -> hidden states of the loss positions -> here -> objective.
 
 Shapes: ``N`` tokens, ``D`` hidden size, ``V`` vocabulary.
@@ -18,24 +18,24 @@ from torch.utils.checkpoint import checkpoint
 
 ELEMENTS_AT_ONCE_CPU, ELEMENTS_AT_ONCE = 2**20, 2**26  # of logits, on a CPU and elsewhere: 4 and 256 MiB in float32
 
-Head = Callable[[torch.Tensor], torch.Tensor]  # [n, D] hidden states -> [n, V] logits that were sampled from
+Head = Callable[[torch.Tensor], torch.Tensor]  # [n, D] hidden states -> [n, V] logits of the sampling distribution
 
 
 def logprobs_and_entropies(
     hidden: torch.Tensor, targets: torch.Tensor, head: Head, chunk_size: int = 1024
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return log-probability of each target, and entropy over the full vocabulary (eq. 2), of the softmax of the head's logits.
+    """Compute the log-probability of each target and the entropy over the full vocabulary (eq. 2), from the head's logits.
 
     Args:
         hidden: ``[N, D]`` hidden states, one per target.
         targets: ``[N]`` token ids.
-        head: the LM head; called on at most ``chunk_size`` rows at a time, twice where gradients are needed.
-        chunk_size: tokens whose logits exist at the same time.
+        head: the LM head; called on at most ``chunk_size`` rows at a time; with gradients, twice on all chunks but the last.
+        chunk_size: most tokens whose logits exist at the same time.
 
     Returns:
         Logprobs ``[N]`` in nats with gradient, and entropies ``[N]`` in nats without (no objective here differentiates them).
     """
-    first = len(targets) % chunk_size or chunk_size  # the odd one is the first: the last, a whole one, is not computed twice
+    first = len(targets) % chunk_size or chunk_size  # the short chunk is first: the last one, never computed twice, is full
     edges = [0, *range(first, len(targets), chunk_size), len(targets)]
     logprobs, entropies = [], []
     for start, stop in pairwise(edges):
@@ -56,8 +56,8 @@ def _chunk(hidden: torch.Tensor, targets: torch.Tensor, head: Head) -> tuple[tor
 class _TargetLogprobs(torch.autograd.Function):
     """``logits [n, V]`` -> log-softmax at the targets ``[n]`` and entropies ``[n]``, in at least float32.
 
-    A few rows at a time: on a CPU they stay in the cache, where log-softmax of all rows would go through main memory six times,
-    and logits of bfloat16 are never all there in float32 as well.
+    A few rows are computed at a time. So on a CPU they stay in the cache, while log-softmax of all rows would go through main
+    memory six times; and bfloat16 logits never exist as a whole in float32, too.
     """
 
     @staticmethod
@@ -80,7 +80,7 @@ class _TargetLogprobs(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:  # d log p(target) / d logit = 1[target] - p
         logits, targets, normalizers = ctx.saved_tensors
         scale = gradients[0][:, None]
-        for rows in _row_slices(logits):  # in their place: nobody reads them again, and they may be gigabytes
+        for rows in _row_slices(logits):  # in place of the logits: they are not read again, and may be gigabytes
             logits[rows] = (logits[rows].to(scale.dtype) - normalizers[rows, None]).exp_().mul_(-scale[rows])
         return logits.scatter_add_(-1, targets[:, None], scale.to(logits.dtype)), None
 

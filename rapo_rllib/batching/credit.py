@@ -1,4 +1,4 @@
-"""Advantages of a group: of every step of every member, then of every token (docs/credit.md).
+"""Advantages of a group's members: of every step, then of every token (docs/credit.md).
 
     rewards of steps --credit--> A of steps --(1 + a · A_ret), eq. 10--> of steps --spans--> of tokens --> samples.py
 
@@ -29,19 +29,19 @@ from rapo_rllib.types import Trajectory, TrajectoryGroup
 
 
 def group_has_signal(group: TrajectoryGroup, objective: ObjectiveSettings) -> bool:
-    """Return whether what its members earned gives any of them an advantage. Lengths and retrieval rewards are no outcome."""
+    """Check whether outcomes give any member an advantage. Lengths and retrieval rewards are not outcomes."""
     return members_without_signal(group, objective) < len(group.members)
 
 
 def members_without_signal(group: TrajectoryGroup, objective: ObjectiveSettings) -> int:
-    """Count the members that learn nothing from the outcome: those that they are compared with, if any, earned the same."""
+    """Count the members without an outcome advantage: all that a member is compared with, if any, earned the same."""
     members = group.members
     parts = [[members[place] for place in places] for places in _compared(members, objective)]
     return sum(len(part) for part in parts if not _differ(part, objective))
 
 
 def _compared(members: Sequence[Trajectory], objective: ObjectiveSettings) -> list[list[int]]:
-    """List places of members by baseline: one list of all, or one with and one without retrievals."""
+    """List the indices of members that share a baseline: all members, or those with and those without retrievals."""
     by_kind = objective.advantage_baseline == "kind"
     return compared_places([bool(t.retrievals) if by_kind else None for t in members])
 
@@ -56,7 +56,7 @@ def _differ(members: Sequence[Trajectory], objective: ObjectiveSettings) -> bool
 
 
 def length_punishment(trajectory: Trajectory, objective: ObjectiveSettings) -> float:
-    """Return the punishment of its length. Only rollouts have one: an expert's length is nothing to learn from."""
+    """Compute a trajectory's length punishment. Only rollouts have one: an off-policy length is nothing to learn from."""
     if trajectory.off_policy:
         return 0.0
     limit = objective.max_response_tokens
@@ -65,7 +65,7 @@ def length_punishment(trajectory: Trajectory, objective: ObjectiveSettings) -> f
 
 
 def trajectory_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> list[float]:
-    """Compute eq. 9 and 10: one advantage per member, of the trajectory as a whole."""
+    """Compute one advantage per member, for its trajectory as a whole (eq. 9 and 10)."""
     std, epsilon = objective.normalize_std, objective.advantage_epsilon
     rewards = [t.reward + length_punishment(t, objective) for t in group.members]
     if objective.advantage_baseline == "kind":
@@ -78,7 +78,7 @@ def trajectory_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) 
 
 
 def token_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> list[np.ndarray]:
-    """Return the advantage of every response token of every member, float32 ``[T]``."""
+    """Compute the advantage of every response token, float32 ``[T]`` per member."""
     members = group.members
     if objective.credit == "trajectory":
         whole = trajectory_advantages(group, objective)
@@ -93,7 +93,7 @@ def token_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> li
 
 
 def _step_advantages(members: Sequence[Trajectory], objective: ObjectiveSettings) -> list[torch.Tensor]:
-    """Compute eq. 10 for each step."""
+    """Compute the advantage of each step (eq. 10), float64 ``[K]`` per member."""
     earned = [_earned(t, length_punishment(t, objective)) for t in members]
     outcome = _outcome_advantages(members, earned, objective)
     retrieval, weight = _retrieval_advantages(members, objective).double(), objective.retrieval_advantage_weight
@@ -106,7 +106,7 @@ def _retrieval_advantages(members: Sequence[Trajectory], objective: ObjectiveSet
 
 
 def _outcome_advantages(members: Sequence[Trajectory], earned: Steps, objective: ObjectiveSettings) -> list[torch.Tensor]:
-    """Return the advantage of each step, in place of A_acc, among those that share a baseline; float64 ``[K]`` per member."""
+    """Compute a step's A_acc among members that share its baseline, 0 for a member alone; float64 ``[K]`` per member."""
     if objective.advantage_baseline == "group":
         return _among(members, earned, objective)
     found = [_doubles([0.0] * len(own)) for own in earned]
@@ -126,13 +126,13 @@ def _among(members: Sequence[Trajectory], earned: Steps, objective: ObjectiveSet
 
 
 def _earned(trajectory: Trajectory, punishment: float = 0.0) -> list[float]:
-    """Return the rewards of its steps, ``[K]``; a trajectory without steps (a replayed one) is one step."""
+    """List the rewards of a trajectory's steps, ``[K]``; a trajectory without steps (a replayed one) is one step."""
     rewards = trajectory.step_rewards or [trajectory.reward]
     return [*rewards[:-1], rewards[-1] + punishment]
 
 
 def step_states(trajectory: Trajectory) -> list[Hashable]:
-    """Return a key of the state that each of its steps starts from: its environment's own, else every token before the step."""
+    """List a key of the state that each step starts from: the environment's own key, else all tokens before the step."""
     tokens = np.array([*trajectory.prompt_ids, *trajectory.token_ids], dtype=np.int32)
     start = len(trajectory.prompt_ids)
     return [("state", step.state) if step.state else tokens[: start + step.start].tobytes() for step in trajectory.steps] or [
@@ -141,14 +141,14 @@ def step_states(trajectory: Trajectory) -> list[Hashable]:
 
 
 def grouped_steps(group: TrajectoryGroup, objective: ObjectiveSettings) -> int:
-    """Count its members' steps that start from the same state as another one, if the settings need it."""
+    """Count the steps that start from the same state as another step of the group; 0 unless ``credit`` is ``gigpo``."""
     if objective.credit != "gigpo":
         return 0
     return sum(map(len, state_groups([step_states(trajectory) for trajectory in group.members])))
 
 
 def _over_tokens(trajectory: Trajectory, advantages: torch.Tensor) -> np.ndarray:
-    """Spread from steps to tokens; what stands between two steps is not trained, and has the first one's."""
+    """Spread advantages from steps to tokens; tokens between two steps, which are not trained, get the earlier step's."""
     values = advantages.numpy().astype(np.float32)
     starts = [0, *(step.start for step in trajectory.steps[1:]), len(trajectory.token_ids)]
     return np.repeat(values, np.diff(starts))

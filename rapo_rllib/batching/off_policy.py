@@ -1,10 +1,10 @@
-"""Trajectory-level off-policy mixing: whole trajectories of others join a group (algorithm.md section 11).
+"""Off-policy mixing by trajectory: whole trajectories of other policies join a group (algorithm.md section 11).
 
     TrajectoryGroup (rollouts) --OffPolicyMixing.mixed--> TrajectoryGroup with ``off_policy`` --> samples.py
-    its source: ExpertSource (LUFFY: another agent's) or ReplayStore (replay.py: the policy's own earlier ones)
+    sources: ExpertSource (LUFFY: another agent's), or ReplayStore (replay.py: the policy's own earlier trajectories)
 
-They come on top of the ``G`` rollouts: a question that nothing is known of keeps a whole group. What is drawn depends on seed,
-weights and question alone.
+They are added to the ``G`` rollouts, so a question without a stored trajectory keeps a whole group. The draw depends only on
+seed, weight version, question and stored trajectories.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rapo_rllib.types import ExpertTrajectory, Question, Trajectory, TrajectoryG
 
 
 class ExpertSource:
-    """Trajectories of another agent, by question; those with a positive reward.
+    """Source of another agent's trajectories, by question; only those with a positive reward are kept.
 
     Args:
-        experts: all of them; held as texts.
-        chat: writes those that are drawn as the policy would have.
-        max_response_tokens: longer ones are passed over.
+        experts: all trajectories of the agent; they are held as texts.
+        chat: writes a drawn trajectory as the policy would have written it.
+        max_response_tokens: longer trajectories are skipped.
     """
 
     def __init__(self, experts: Iterable[ExpertTrajectory], chat: RolloutProtocol, max_response_tokens: int) -> None:
@@ -43,7 +43,7 @@ class ExpertSource:
         return sum(map(len, self._by_question.values()))
 
     def draw(self, group: TrajectoryGroup, prompt_ids: Sequence[int], count: int, rng: random.Random) -> list[Trajectory]:
-        """Return at most ``count`` trajectories of the agent for this question, as tokens; for a single step, its step."""
+        """Draw at most ``count`` of the agent's trajectories for this question, as tokens; for a single step, its step."""
         known = self._by_question.get(_key(group.question), ())
         drawn: list[Trajectory] = []
         possible: list[Callable[[], Trajectory]]
@@ -67,16 +67,16 @@ class ExpertSource:
         return drawn
 
     def metrics(self) -> dict[str, float]:
-        """Count them, and those that were too long, or had no form of the policy's own, so far."""
+        """Count stored trajectories, and so far skipped draws: too long, or not writable in the policy's own form."""
         return {"stored": float(len(self)), "too_long": float(self.too_long), "unwritten": float(self.unwritten)}
 
 
 class OffPolicyMixing:
-    """Adds ``count`` trajectories of a source to every group.
+    """Mixer that adds at most ``count`` trajectories of a source to every group.
 
     Args:
-        source: where they come from.
-        count: at most so many per group.
+        source: of the trajectories.
+        count: most trajectories per group.
         seed: of the draws.
     """
 
@@ -86,18 +86,18 @@ class OffPolicyMixing:
         self._seed = seed
 
     def mixed(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-        """Return the groups with off-policy members added; a group whose rollouts all failed stays unchanged."""
+        """Add off-policy members to the groups; a group whose rollouts all failed stays unchanged."""
         return [self._mixed(group) for group in groups]
 
     def _mixed(self, group: TrajectoryGroup) -> TrajectoryGroup:
         counted = group.counted
-        if not counted or (group.question.start and not group.question.expected):  # begun inside, they are alone with that
+        if not counted or (group.question.start and not group.question.expected):  # no whole ones follow given steps
             return group
         rng = random.Random(f"{self._seed}/{group.policy_version}/{group.question.id}")
         return replace(group, off_policy=self.source.draw(group, counted[0].prompt_ids, self._count, rng))
 
     def metrics(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Return the metrics of the off-policy members of these groups: ``off_policy/...``."""
+        """Compute metrics of the off-policy members of these groups, named ``off_policy/...``."""
         added = [t for group in groups for t in group.off_policy]
         ages = [group.policy_version - t.policy_version for group in groups for t in group.off_policy]
         values = {
@@ -112,5 +112,5 @@ class OffPolicyMixing:
 
 
 def _key(question: Question) -> str:
-    """Return what tells questions apart: two data sets number them alike, so it is the text; seeds alone have none."""
+    """Return the key of a question: its text, as data sets may use the same ids; the id if there is no text (seeds only)."""
     return question.text.strip() or question.id

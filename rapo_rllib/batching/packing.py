@@ -1,10 +1,10 @@
-"""Sample groups to packed rows: tokens that trajectories share are computed once.
+"""Packing of sample groups into rows, so that tokens that trajectories share are computed once.
 
     SampleGroup (x many) --pack_rows--> PackedRow (x few) --rl_module--> logprobs of the loss tokens
 
 A row holds trees of segments (``prefix_tree.py``), parents before their children: a prompt, then the responses that continue
 it, where two responses may begin with a common segment, and so on to any depth. A token sees its own path: its segment up to
-itself and the whole segments above. Position ids count along the path. So each prompt + response is computed as if it stood
+itself, and all of the segments above. Position ids count along the path. So each prompt + response is computed as if it stood
 alone, and gradients equal those of the unshared computation.
 
 Shapes: ``L`` tokens of a row, ``M`` different predictions of a row, ``N`` loss tokens of a row.
@@ -24,7 +24,7 @@ from rapo_rllib.batching.samples import Sample, SampleGroup
 
 @dataclass
 class PackedRow:
-    """One forward pass without a batch dimension.
+    """The input of one forward pass, without a batch dimension, and what the loss needs.
 
     Example: prompt ``[1, 2]``, responses ``[5, 6, 7]`` (6 is an observation) and ``[5, 9, 3]``, all others trained. The last
     token of a response predicts nothing, so it is a target only::
@@ -44,17 +44,17 @@ class PackedRow:
 
     token_ids: torch.Tensor  # [L] int64
     position_ids: torch.Tensor  # [L] int64
-    subtree_ends: torch.Tensor  # [L] int64, index after the last token of the row that continues the token's segment
+    subtree_ends: torch.Tensor  # [L] int64, index after the row's last token in or below the token's segment
     scored_positions: torch.Tensor  # [M] int64, index of the hidden state that predicts the scored token
     scored_ids: torch.Tensor  # [M] int64, the scored token itself
-    loss_index: torch.Tensor  # [N] int64, which scored token a loss token is
+    loss_index: torch.Tensor  # [N] int64, index of a loss token among the scored tokens
     rollout_logprobs: torch.Tensor  # [N] float32, of the engine that sampled, nats
     advantages: torch.Tensor  # [N] float32
     retrieved_share: torch.Tensor  # [N] float32, F_ret of the token's trajectory
-    weights: torch.Tensor  # [N] float32, share of the token in the mean over the batch
+    weights: torch.Tensor  # [N] float32, weight of the token in the mean over the batch
     trajectory_ids: torch.Tensor  # [N] int64, which response of the row a loss token belongs to
-    off_policy: torch.Tensor  # [N] bool, whether that response is another policy's
-    old_logprobs: torch.Tensor | None = None  # [N] log π_old, nats; None: those of the first forward pass
+    off_policy: torch.Tensor  # [N] bool, whether that response is off-policy: an expert's, or a replayed one
+    old_logprobs: torch.Tensor | None = None  # [N] log π_old, nats; None until the first forward pass gives them
     reference_logprobs: torch.Tensor | None = None  # [N] of the frozen reference model, nats; None: no KL term
 
     @property
@@ -86,9 +86,9 @@ class PackedRow:
 
 
 def pack_rows(groups: Sequence[SampleGroup], max_tokens: int, share: bool = True) -> list[PackedRow]:
-    """Pack groups into rows of at most ``max_tokens`` tokens; samples without a loss token that counts are left out.
+    """Pack groups into rows of at most ``max_tokens`` tokens; samples without a token in the loss are left out.
 
-    What continues a common prefix stays together where it fits; otherwise it is split over several rows, each with the prefix.
+    Responses with a common prefix stay together if they fit into a row; otherwise several rows hold them, each with the prefix.
     A single prompt + response longer than the budget gets a row of its own: it is never cut. Deterministic.
 
     Args:
@@ -117,7 +117,7 @@ def pack_rows(groups: Sequence[SampleGroup], max_tokens: int, share: bool = True
 
 
 def empty_row() -> PackedRow:
-    """Return a row of one token without a loss: what a learner without rows computes while others have some."""
+    """Make a row of one token without a loss, for a learner that has no row while other learners have some."""
     index, number = torch.zeros(0, dtype=torch.int64), torch.zeros(0)
     return PackedRow(
         token_ids=torch.zeros(1, dtype=torch.int64),
@@ -136,12 +136,12 @@ def empty_row() -> PackedRow:
 
 
 def _before_last_target(sample: Sample) -> np.ndarray:
-    """Return the response tokens that predict something: all before the last loss token."""
+    """Return the response's input tokens: all before the last loss token, as later ones predict nothing."""
     return sample.token_ids[: np.flatnonzero(sample.loss_mask)[-1]]
 
 
 def _pieces(segment: Segment, above: tuple[Segment, ...], max_tokens: int) -> list[set[Segment]]:
-    """Cut a subtree into what goes into one row together: all of it with ``above`` if it fits, else its children's."""
+    """Cut a subtree into pieces for one row each, with ``above``: the whole subtree if it fits, else its children's pieces."""
     path = (*above, segment)
     if not segment.children or _num_tokens(above) + segment.num_tokens <= max_tokens:
         return [{*above, *segment.walk()}]
@@ -153,7 +153,7 @@ def _num_tokens(segments: Iterable[Segment]) -> int:
 
 
 def _fill_rows(pieces: Sequence[set[Segment]], max_tokens: int) -> list[set[Segment]]:
-    """Fill rows, largest piece first, each into the one to which it adds the fewest tokens, of those where it fits."""
+    """Fill rows, largest piece first; each goes into the row to which it adds the fewest tokens, of the rows that it fits."""
     rows: list[set[Segment]] = []
     for piece in sorted(pieces, key=_num_tokens, reverse=True):
         added = [_num_tokens(piece - row) for row in rows]
@@ -166,10 +166,10 @@ def _fill_rows(pieces: Sequence[set[Segment]], max_tokens: int) -> list[set[Segm
 
 
 def _row(segments: Sequence[Segment], inputs: Mapping[int, np.ndarray], samples: Sequence[Sample]) -> PackedRow:
-    """Make a row of the segments, parents before children, for the sequences whose ``inputs`` and ``samples`` these are."""
+    """Make a row of ``segments``, parents before children, for the sequences in ``inputs``, whose samples are ``samples``."""
     lengths = [len(segment.token_ids) for segment in segments]
     starts = np.cumsum([0, *lengths[:-1]])
-    below: dict[Segment, int] = {}  # tokens of the row in a segment and what continues it
+    below: dict[Segment, int] = {}  # number of the row's tokens in or below a segment
     for segment in reversed(segments):
         below[segment] = len(segment.token_ids) + sum(below.get(child, 0) for child in segment.children)
     where = _row_indices(segments, starts, inputs)
@@ -196,7 +196,7 @@ def _row(segments: Sequence[Segment], inputs: Mapping[int, np.ndarray], samples:
 
 
 def _row_indices(segments: Sequence[Segment], starts: np.ndarray, inputs: Mapping[int, np.ndarray]) -> list[np.ndarray]:
-    """Find where in the row each token of each sequence stands."""
+    """Find the index in the row of each token of each sequence."""
     where = {index: np.empty(len(tokens), dtype=np.int64) for index, tokens in inputs.items()}
     for row_start, segment in zip(starts, segments, strict=True):
         stop = segment.start + len(segment.token_ids)

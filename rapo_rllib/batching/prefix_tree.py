@@ -1,9 +1,9 @@
-"""Token sequences to a tree of their common prefixes, so that each shared token is computed once.
+"""Trees of common prefixes of token sequences, so that each shared token is computed once.
 
     prompt + response of every sample --prefix_forest--> Segment trees --packing.py--> rows
 
-What is shared is read off the tokens: the prompt of a group, the steps that a branch took over, a system prompt that several
-groups begin with, and whatever two trajectories happen to generate alike.
+Shared prefixes are found by comparing tokens: the prompt of a group, the steps that a branch took over, a system prompt with
+which several groups begin, and anything that two trajectories happen to generate alike.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ import numpy as np
 
 @dataclass(eq=False)
 class Segment:
-    """Tokens that the same sequences share; its children continue it.
+    """A node of the tree: tokens shared by the same sequences. Its children continue these sequences.
 
     Example: the sequences ``[1, 2, 5]``, ``[1, 2, 6, 7]`` and ``[1, 2]`` (0, 1 and 2) make the segment ``[1, 2]``, at which
     sequence 2 ends, with the children ``[6, 7]`` and ``[5]``.
     """
 
     token_ids: np.ndarray  # [T]
-    start: int  # position of its first token in every sequence that it is part of
-    ends: tuple[int, ...]  # the sequences that end with it
+    start: int  # position of its first token in each of its sequences
+    ends: tuple[int, ...]  # the sequences that end with this segment
     children: tuple[Segment, ...]  # the one with the most tokens below it first
 
     @cached_property
     def num_tokens(self) -> int:
-        """Tokens of this segment and all below it."""
+        """Number of tokens in this segment and all segments below it."""
         return len(self.token_ids) + sum(child.num_tokens for child in self.children)
 
     @cached_property
     def sequences(self) -> tuple[int, ...]:
-        """The sequences that pass through it, in the order in which the tree is walked."""
+        """The sequences that contain this segment, in the order in which the tree is walked."""
         return self.ends + tuple(sequence for child in self.children for sequence in child.sequences)
 
     def walk(self) -> Iterator[Segment]:
-        """Yield this segment and all below it, parents before their children, a child's descendants before its next sibling."""
+        """Yield this segment and all below it, depth first, parents before their children."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 def prefix_forest(sequences: Sequence[np.ndarray]) -> list[Segment]:
-    """Return the trees of all sequences ``[T]``: one for each different first token.
+    """Build the prefix trees of all sequences ``[T]``, one for each different first token.
 
     Deterministic: siblings are ordered by the number of tokens below them, then by their first sequence. Empty sequences are in
     no tree.
@@ -55,7 +55,7 @@ def prefix_forest(sequences: Sequence[np.ndarray]) -> list[Segment]:
 
 
 def _segments(sequences: Sequence[np.ndarray], members: Sequence[int], start: int) -> tuple[Segment, ...]:
-    """Return the segments at position ``start`` of the members, which are all longer and equal up to there."""
+    """Build the segments that begin at position ``start`` of the members, which are equal up to there, and longer."""
     by_token: dict[int, list[int]] = {}
     for index in members:
         by_token.setdefault(int(sequences[index][start]), []).append(index)
@@ -72,7 +72,7 @@ def _segment(sequences: Sequence[np.ndarray], members: Sequence[int], start: int
 
 
 def common_length(a: np.ndarray, b: np.ndarray, start: int = 0) -> int:
-    """Count the common prefix of two sequences that are equal up to ``start``."""
+    """Count the tokens of the common prefix of two sequences that are known to be equal up to ``start``."""
     stop = min(len(a), len(b))
     different = a[start:stop] != b[start:stop]
     return start + int(different.argmax()) if different.any() else stop

@@ -2,7 +2,7 @@
 
     groups of a step --remember (after the update)--> newest successes of each question --draw (later)--> off_policy.py
 
-What is replayed has the tokens and logprobs that were recorded when it was sampled: π_old of its ratio is the policy of then.
+A replayed trajectory keeps the tokens and logprobs of its sampling: π_old of its ratio is the policy that sampled it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 
 from rapo_rllib.types import REPLAY, Trajectory, TrajectoryGroup
 
-PER_QUESTION = 4  # more of one question are older, and further from the policy
-CAPACITY = 16384  # at 9 bytes a response token, with 4,096 each, 600 MB of the driver
+PER_QUESTION = 4  # further trajectories of a question would be older, and further from the policy
+CAPACITY = 16384  # 600 MB of the driver's memory, at 4,096 response tokens each and 9 bytes a token
 
 
 @dataclass(frozen=True)
 class StoredTrajectory:
-    """A rollout in arrays, ``T`` response tokens and ``P`` of the prompt: 9 bytes a response token."""
+    """A rollout as arrays, with ``P`` prompt tokens and ``T`` response tokens, at 9 bytes per response token."""
 
     prompt_ids: np.ndarray  # [P] int32
     token_ids: np.ndarray  # [T] int32
@@ -33,7 +33,7 @@ class StoredTrajectory:
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> StoredTrajectory:
-        """Make a stored trajectory of what training needs."""
+        """Store the parts of a trajectory that training needs."""
         return cls(
             np.array(trajectory.prompt_ids, dtype=np.int32),
             np.array(trajectory.token_ids, dtype=np.int32),
@@ -45,7 +45,7 @@ class StoredTrajectory:
         )
 
     def replayed(self, question_id: str) -> Trajectory:
-        """Return a trajectory of origin ``replay``. Its steps and entropies are not kept: it has no retrieval reward."""
+        """Restore a trajectory, of origin ``replay``. Steps and entropies are not stored, so it has no retrieval reward."""
         return Trajectory(
             question_id,
             self.prompt_ids.tolist(),
@@ -62,23 +62,23 @@ class StoredTrajectory:
 
 
 class ReplayStore:
-    """Successful rollouts of each question, the newest of them, and of so many questions.
+    """Store of the newest successful rollouts of each question, up to a total number.
 
     Args:
-        per_question: trajectories kept of one question; a newer one takes the place of the oldest.
-        capacity: trajectories kept of all; above, the question that was remembered longest ago is forgotten.
+        per_question: most trajectories per question; a newer one replaces the oldest.
+        capacity: most trajectories in all; above it, the question whose last success is oldest is forgotten.
     """
 
     def __init__(self, per_question: int = PER_QUESTION, capacity: int = CAPACITY) -> None:
         self._per_question = per_question
         self._capacity = capacity
-        self._by_question: dict[str, list[StoredTrajectory]] = {}  # in the order in which they were last remembered
+        self._by_question: dict[str, list[StoredTrajectory]] = {}  # questions by their last success, oldest first
 
     def __len__(self) -> int:
         return sum(map(len, self._by_question.values()))
 
     def draw(self, group: TrajectoryGroup, prompt_ids: Sequence[int], count: int, rng: random.Random) -> list[Trajectory]:
-        """Draw at most ``count`` earlier successes; none that was written for another prompt, nor beside single steps."""
+        """Draw at most ``count`` earlier successes on this prompt; none for questions that are not whole (``is_whole``)."""
         if not group.question.is_whole:
             return []
         prompt = np.array(prompt_ids, dtype=np.int32)
@@ -86,10 +86,10 @@ class ReplayStore:
         return [stored.replayed(group.question.id) for stored in rng.sample(known, min(count, len(known)))]
 
     def remember(self, groups: Sequence[TrajectoryGroup]) -> None:
-        """Keep the correct rollouts that ended by themselves."""
+        """Store correct rollouts that ended by themselves, of whole questions (``is_whole``)."""
         for group in groups:
             new = [t for t in group.trajectories if t.correct and t.end not in ("error", "length") and t.num_trained]
-            if not new or not group.question.is_whole:  # a success behind another's steps is not the policy's
+            if not new or not group.question.is_whole:  # after given steps, a success is not the policy's alone
                 continue
             known = self._by_question.pop(group.question.id, [])
             stored = [StoredTrajectory.of(trajectory) for trajectory in new]
@@ -98,13 +98,13 @@ class ReplayStore:
             del self._by_question[next(iter(self._by_question))]
 
     def metrics(self) -> dict[str, float]:
-        """Count what it holds."""
+        """Count the stored trajectories and questions."""
         return {"stored": float(len(self)), "questions": float(len(self._by_question))}
 
     def get_state(self) -> dict[str, list[StoredTrajectory]]:
-        """Return what checkpoints keep."""
+        """Return the stored trajectories by question, for a checkpoint."""
         return {name: list(stored) for name, stored in self._by_question.items()}
 
     def set_state(self, state: Mapping[str, list[StoredTrajectory]] | None) -> None:
-        """Go on from a checkpoint; None: of a run that had no store."""
+        """Restore the state of a checkpoint; None if its run had no store."""
         self._by_question = {name: list(stored) for name, stored in (state or {}).items()}

@@ -1,9 +1,9 @@
-"""The batch of one training step, in the shape RLlib's ``LearnerGroup.update(training_data=...)`` passes around.
+"""The batch of one training step, in the form that RLlib's ``LearnerGroup.update(training_data=...)`` takes.
 
     TrajectoryGroup (all of a step) --from_groups--> TrainingBatch --shard--> one TrainingBatch per learner
 
 RLlib's own sharding cuts episodes into equal slices; here groups stay whole and are balanced by tokens. An ``ImitationBatch``
-is that of a warm start.
+is the batch of a warm start.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from rapo_rllib.types import TRAINED_KINDS, Trajectory, TrajectoryGroup
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """Whole groups, already dealt out to optimiser steps; pickles as numpy arrays.
+    """Whole sample groups, already divided among optimiser steps; pickled as numpy arrays.
 
     Example: groups of 900, 500, 400 and 100 tokens, ``num_minibatches=2``: minibatches ``[900, 400]`` and ``[500, 100]``; for
     two learners the shards are ``[[900], [500]]`` and ``[[400], [100]]``.
     """
 
     minibatches: tuple[tuple[SampleGroup, ...], ...]  # one optimiser step each, on every learner
-    statistics: dict[str, float] = field(default_factory=dict)  # metrics of the whole batch, also in a shard
+    statistics: dict[str, float] = field(default_factory=dict)  # metrics of the whole batch, even in a shard
 
     @classmethod
     def from_groups(
         cls, groups: Sequence[TrajectoryGroup], objective: ObjectiveSettings, num_minibatches: int = 1
     ) -> TrainingBatch:
-        """Compute advantages and weights over all groups, then deal those with signal out to ``num_minibatches`` steps.
+        """Compute advantages and weights over all groups, then divide those with signal among ``num_minibatches`` steps.
 
-        With fewer groups than minibatches there are fewer steps; with none there is no step at all. A weight is a share of the
-        mean over the batch, times the number of minibatches: each step then estimates the same mean.
+        With fewer groups than minibatches, there are fewer steps; without a group, none. A weight is a token's share of the
+        mean over the batch, times the number of minibatches, so that each step estimates the same mean.
         """
         samples, statistics = sample_groups(groups, objective)
         count = min(num_minibatches, len(samples))
@@ -60,9 +60,9 @@ class TrainingBatch:
     def shard(
         self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs: Any
     ) -> list[tuple[TrainingBatch, dict[str, Any]]]:
-        """Return one batch per learner, with the same number of minibatches; a learner's part of a minibatch may be empty.
+        """Split the batch, one part per learner with the same number of minibatches; a part of a minibatch may be empty.
 
-        Longest processing time first: the biggest group goes to the learner with the fewest tokens so far.
+        Largest group first: each group goes to the learner with the fewest tokens so far.
         """
         parts: list[list[tuple[SampleGroup, ...]]] = [[] for _ in range(num_shards)]
         for minibatch in self.minibatches:
@@ -82,16 +82,16 @@ def _weighted(group: SampleGroup, factor: float) -> SampleGroup:
 
 
 def save_batch(folder: str, name: str, batch: TrainingBatch, filesystem: Any = None) -> str:
-    """Write a batch; ``torch.load(path, weights_only=False)`` reads it, and ``learner.update(training_data=...)`` takes it.
+    """Write a batch, to be read by ``torch.load(path, weights_only=False)`` for ``learner.update(training_data=...)``.
 
     Args:
-        folder: made if it is missing.
+        folder: to write into; made if it is missing.
         name: of the file.
         batch: of all learners.
-        filesystem: a ``pyarrow.fs.FileSystem``, as Tune stores trials on; None: this machine's.
+        filesystem: a ``pyarrow.fs.FileSystem``, e.g. the one that Tune stores trials on; None: this machine's.
 
     Returns:
-        The path.
+        The path of the file.
     """
     from pyarrow.fs import LocalFileSystem
 
@@ -106,20 +106,20 @@ def save_batch(folder: str, name: str, batch: TrainingBatch, filesystem: Any = N
 
 @dataclass(frozen=True)
 class ImitationBatch(TrainingBatch):
-    """One minibatch whose tokens are made likelier, whatever came of them: the mean of ``-log p`` over them, nats."""
+    """One minibatch to imitate, whatever its rewards: the loss is the mean of ``-log p`` over its trained tokens, nats."""
 
     lr: float = 0.0
 
 
 def imitation_batch(trajectories: Sequence[Trajectory], lr: float) -> ImitationBatch:
-    """Return the batch of one optimiser step.
+    """Build the batch of one optimiser step of imitation.
 
     Args:
-        trajectories: with the kinds of their tokens; only trained ones count.
+        trajectories: to imitate; only tokens of trained kinds count.
         lr: of the step.
 
     Raises:
-        ValueError: none of them has a token to train on.
+        ValueError: no trajectory has a token to train on.
     """
     total = sum(trajectory.num_trained for trajectory in trajectories)
     if not total:

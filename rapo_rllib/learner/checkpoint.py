@@ -1,13 +1,13 @@
-"""The learners' part of a checkpoint, by torch distributed checkpoint: each writes its share, any number of them read it.
+"""The learners' part of a checkpoint, by torch distributed checkpoint: each learner writes its share; any number can read it.
 
-    weights.<name>               trained weights, under the names of the language model; float32 masters where there are some
+    weights.<name>               trained weights, named as in the language model; their float32 masters if there are any
     optimizer.<name>.<entry>     moments and step count of that weight
-    rng.<rank>.<device>          torch's generators
+    rng.<rank>.<device>          state of torch's random generators
     progress.<name>              version of the weights, optimiser steps skipped in a row
-    model.json                   which model all that belongs to: identity.py
+    model.json                   the model that this state belongs to: identity.py
 
-Replicated tensors are written once, sharded ones (DTensors) by their holders. The learning rate is not among them: it follows
-from the config and from how much was sampled.
+Replicated tensors are written once; of sharded tensors (DTensors), each learner writes its shards. The learning rate is not
+stored: it follows from the config and from the number of env steps that were sampled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NamedParameters = list[tuple[str, torch.nn.Parameter]]
 def save_training_state(
     folder: str, policy: CausalLMRLModule, optimizer: torch.optim.Optimizer, progress: dict[str, int]
 ) -> None:
-    """Write into ``folder``; called by all learners at once.
+    """Write the training state into ``folder``. All learners call this at once.
 
     Raises:
         CheckpointError: on all learners together, if one of them could not write.
@@ -46,7 +46,7 @@ def save_training_state(
         "rng": {str(_rank()): _generators()},
         "progress": progress,
     }
-    # no fsync: a file that a dying machine did not write has another sum than the checkpoint's list of files says
+    # no fsync: a file that a dying machine did not finish does not match its checksum in the checkpoint's list of files
     with _alone_or_together() as no_dist:
         dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, sync_files=False), no_dist=no_dist)
     if not _rank():
@@ -56,14 +56,14 @@ def save_training_state(
 def load_training_state(
     folder: str, policy: CausalLMRLModule, optimizer: torch.optim.Optimizer, ranks: Ranks, *, needs_base: bool
 ) -> dict[str, int]:
-    """Read what :func:`save_training_state` wrote, in place; called by all learners at once. Returns the progress.
+    """Load a saved training state into policy and optimiser; returns the progress. All learners call this at once.
 
-    The generators are restored where the number of learners is the same; otherwise they stay as they are.
+    A learner's random generators are restored if the checkpoint has some of its rank; otherwise they stay as they are.
 
     Raises:
-        CheckpointError: it belongs to another model (see :func:`check_identity`, also for ``needs_base``), the weights have
-            other names or shapes, or one could not read.
-        LearnerError: of several learners, on all together: it is so on one.
+        CheckpointError: the checkpoint belongs to another model (see :func:`check_identity`, also for ``needs_base``), its
+            weights have other names or shapes, or a learner could not read it.
+        LearnerError: on all of several learners, if one of them finds that the checkpoint does not fit.
     """
     parameters = _trained(policy)
     with ranks.raise_on_all_ranks("a look at the checkpoint"):
@@ -81,7 +81,7 @@ def load_training_state(
         dcp.load(state, checkpoint_id=folder, no_dist=no_dist)
     with torch.no_grad():
         for name, parameter in parameters:
-            parameter.copy_(state["weights"][name])  # rounds masters; nothing else to do without
+            parameter.copy_(state["weights"][name])  # stored masters are rounded; without masters, a plain copy
     indexed = {index: state["optimizer"][name] for index, (name, _) in enumerate(parameters) if state["optimizer"].get(name)}
     optimizer.load_state_dict({"state": indexed, "param_groups": optimizer.state_dict()["param_groups"]})
     setters = {"cpu": torch.set_rng_state, "cuda": torch.cuda.set_rng_state}
@@ -91,13 +91,13 @@ def load_training_state(
 
 
 def _trained(policy: CausalLMRLModule) -> NamedParameters:
-    """Return names and parameters that training moves, in the order of the optimiser."""
+    """List the trained parameters with their names, in the order of the optimiser."""
     return [(name, parameter) for name, parameter in policy.language_model.named_parameters() if parameter.requires_grad]
 
 
 @contextmanager
 def _alone_or_together() -> Iterator[bool]:
-    """Yield whether this learner is alone; torch warns of that each time. Its errors are no ``Exception``."""
+    """Yield whether this learner is alone, without torch's warning. Convert torch's errors, which are no ``Exception``."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
@@ -117,17 +117,17 @@ def _entries(parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> d
 
 
 def _exact(parameters: NamedParameters, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Return the weights as the optimiser steps on them: so they are the same thing with masters, and as float32 shards."""
+    """Return the weights that the optimiser steps on: so masters and float32 shards are stored in the same way."""
     return {name: tensor.detach() for (name, _), tensor in zip(parameters, _stepped_on(optimizer), strict=True)}
 
 
 def _stepped_on(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return the optimiser's own parameters, in the order of the policy's: these, or float32 masters of them."""
+    """List the optimiser's parameters, in the order of the policy's: the same ones, or their float32 masters."""
     return [tensor for group in optimizer.param_groups for tensor in group["params"]]
 
 
 def _under(stored: Metadata, prefix: str) -> dict[str, Any]:
-    """Return the metadata of the entries under names with this prefix, which is left out."""
+    """Select the stored metadata whose names begin with this prefix; the result's keys lack it."""
     return {key.removeprefix(prefix): of for key, of in stored.state_dict_metadata.items() if key.startswith(prefix)}
 
 

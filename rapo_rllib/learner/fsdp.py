@@ -1,16 +1,16 @@
-"""A language model split over several learners by FSDP2: each holds its part of parameters, gradients and optimiser state.
+"""A language model split over several learners by FSDP2: each has its part of parameters, gradients and optimiser state.
 
     ShardedModel(function, row) --gather the root's weights--> function(language_model, row) --layer by layer: gather, drop-->
 
-Decoder layers are units: their weights are gathered for as long as they compute. What is left (embeddings, final norm, LM head)
-is the root unit, whose weights stay from the start of the forward pass to the end of the backward pass. The LM head needs that:
-it is not called by the model's own ``forward``, but on chunks of hidden states, and once more in the backward pass. So the root
-is not the language model but a module around it, whose forward pass is whatever function of the model one likes.
+Each decoder layer is an FSDP unit: its weights are gathered only while it computes. All other weights (embeddings, final norm,
+LM head) are the root unit, and stay gathered from the start of the forward pass to the end of the backward pass. The LM head
+needs that: the model's own ``forward`` does not call it; it runs on chunks of hidden states, and again in the backward pass. So
+the root is not the language model but a module around it, whose forward pass can be any function of the model.
 
 The language model keeps its class and the names of its parameters, which are ``DTensor``s between the passes.
 
-Only the first learner needs weights: the others have a model on torch's meta device, and get the values of one unit after the
-other, so that they never hold more than their shards and one unit.
+Only the first learner loads weights. The others make their model on torch's meta device and receive the values unit by unit, so
+that they never hold more than their shards and one unit.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ CallModel = Callable[..., Any]  # calls a function with a language model and fur
 
 
 def call_model(language_model: PreTrainedModel) -> CallModel:
-    """Return the plain counterpart of :class:`ShardedModel`, for a model that is all here."""
+    """Wrap a model that this learner holds whole, so that it is called like a :class:`ShardedModel`."""
     return lambda function, *arguments: function(language_model, *arguments)
 
 
 class ShardedModel:
-    """Shards a language model, and calls functions of it. All learners do both at once.
+    """A sharded language model that functions are called with. All learners make it at once, and call it at once.
 
     Args:
-        language_model: with all its weights on the first learner, wherever they are: units move to the device one by one.
+        language_model: with weights on the first learner, on any device: units move to ``device`` one by one.
         device: of this learner.
         lockstep: carries out the collectives.
-        master_weights: the shards of trainable weights are float32; passes compute with their values rounded to the dtype that
-            the model has now.
+        master_weights: True: the shards of trainable weights are float32, and passes compute with them rounded to the dtype
+            that ``language_model`` has now.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class ShardedModel:
         self._device, self._lockstep, self._ranks = device, lockstep, Ranks(device, distributed=True)
         self._masters = master_weights
         self._dtype = next(language_model.parameters()).dtype
-        # Gathered in bfloat16, summed over learners and stepped on in float32: what MasterWeightAdamW does on one learner,
-        # where weight and master are two tensors. ``autocast_dtype`` is not expressed in this way: autocast leaves
-        # embeddings, norms and the residual stream in float32, a param_dtype would not.
+        # With masters, weights are gathered in bfloat16; gradients are summed and steps taken in float32. MasterWeightAdamW
+        # does the same on one learner, with two tensors per weight. param_dtype cannot stand for ``autocast_dtype``: it
+        # would change embeddings, norms and the residual stream, which autocast leaves in float32.
         gathered, summed = (self._dtype, torch.float32) if master_weights else (None, None)
         self._precision = MixedPrecisionPolicy(param_dtype=gathered, reduce_dtype=summed, cast_forward_inputs=False)
         self._root = _Root(language_model)
@@ -77,11 +77,11 @@ class ShardedModel:
         for module in (*layers, self._root):
             self._make_unit(module)
         lockstep.add_model(self._root)
-        with torch.no_grad():  # FSDP sets itself up in its first pass; one that breaks off before could not be reset
+        with torch.no_grad():  # FSDP sets itself up in its first pass; a first pass that broke off could not be reset
             self(lambda _: None)
 
     def __call__(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Return ``function(language_model, *arguments)``, which may call any part of the model.
+        """Call ``function(language_model, *arguments)`` and return its result; it may use any part of the model.
 
         Unless gradients are switched off, a backward pass through the result must follow.
         """
@@ -91,7 +91,7 @@ class ShardedModel:
         return result
 
     def attempt(self, work: Callable[[], Result], stand_in: Callable[[], Any]) -> Result:
-        """Call ``work``; if it raises on one learner, its passes are ended by those of ``stand_in``, and all learners raise."""
+        """Call ``work``; if it raises on a learner, that learner ends its passes with ``stand_in``, and all learners raise."""
         with self._ranks.raise_on_all_ranks("a trial pass"):
             return self._lockstep.run([work], lambda function: function(), lambda _: stand_in())[0]
 
@@ -100,7 +100,7 @@ class ShardedModel:
         return weight.to(self._dtype) if self._masters and weight.is_floating_point() else weight
 
     def _check_alike(self, language_model: PreTrainedModel) -> None:
-        """Refuse a model whose tensors differ without weights: the first learner's would be taken for others."""
+        """Refuse a model that has other tensors if made without weights: the first learner's values would go to wrong ones."""
         held = chain(language_model.named_parameters(), language_model.named_buffers())
         own = {(name, tensor.dtype, tensor.shape) for name, tensor in held}
         firsts, name = [own], type(language_model).__name__
@@ -113,7 +113,7 @@ class ShardedModel:
                 raise ValueError(f"learner_parallelism = 'fsdp': {different}; set 'ddp'")
 
     def _take_values(self, module: torch.nn.Module) -> None:
-        """Bring a unit to the device, with the values of the first learner."""
+        """Move a unit to the device, and give it the first learner's values."""
         tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if not isinstance(tensor, DTensor)]
         with self._ranks.raise_on_all_ranks("making room for the model"):
             for tensor in tensors:
@@ -123,7 +123,7 @@ class ShardedModel:
                 empty = torch.empty_like(tensor, device=self._device)
                 if isinstance(tensor, torch.nn.Parameter):
                     empty = torch.nn.Parameter(empty, tensor.requires_grad)
-                torch.utils.swap_tensors(tensor, empty)  # in place: tied weights stay one
+                torch.utils.swap_tensors(tensor, empty)  # in place: tied weights stay one tensor
         self._ranks.copy_from_first(tensors)
 
     def _make_unit(self, module: torch.nn.Module) -> None:
@@ -137,9 +137,9 @@ class ShardedModel:
 
 
 class _Root(torch.nn.Module):
-    """Makes any function of a language model the forward pass of one FSDP unit."""
+    """Module around a language model whose forward pass is any function of that model; it is the root unit."""
 
-    reshard: Callable[[], None]  # FSDP's, once it is a unit
+    reshard: Callable[[], None]  # added by FSDP
 
     def __init__(self, language_model: PreTrainedModel) -> None:
         super().__init__()

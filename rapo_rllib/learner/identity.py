@@ -1,11 +1,11 @@
-"""Tell which model a checkpoint belongs to: names and shapes of weights do not tell, as many models share them.
+"""Identity of the model that a checkpoint belongs to; names and shapes of weights do not show it, as many models share them.
 
-    save:     model.json beside the weights     restore: the same of the model here --> CheckpointError where they differ
+    save:     model.json beside the weights     restore: compared with the model here --> CheckpointError if they differ
 
 * A model's ``config.json`` decides what its weights compute (positions, activation).
-* With LoRA the weights of a checkpoint are adapters, which mean nothing without the base model that they were trained beside;
-  and with ``kl_coeff`` the model that training started from is the reference, also after a restore. Both are known by the last
-  part of their name.
+* With LoRA, a checkpoint holds adapters, which mean nothing without the base model that they were trained beside. With
+  ``kl_coeff``, the model that training started from is the reference model, also after a restore. Both models are recognised
+  by the last part of their name or path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 IDENTITY = "model.json"  # in the folder of the training state
 
-# What may differ where the same weights mean the same: precision, versions, how the model is run, and how its text is sampled.
+# Parts of config keys that may differ, as weights mean the same: precision, versions, how the model runs and is sampled from.
 _IRRELEVANT = (
     "dtype",
     "version",
@@ -44,16 +44,16 @@ def write_identity(folder: str, settings: ModelSettings, config: PretrainedConfi
 
 
 def check_identity(folder: str, settings: ModelSettings, config: PretrainedConfig, *, needs_base: bool) -> None:
-    """Compare with the model that the state in ``folder`` belongs to.
+    """Refuse a training state that belongs to another model.
 
     Args:
         folder: of the training state.
         settings: of the model here.
-        config: its Hugging Face config.
-        needs_base: whether the weights on disk still matter: as base of adapters, or as reference model.
+        config: Hugging Face config of the model here.
+        needs_base: whether the weights under ``name_or_path`` still matter, as base of adapters or as reference model.
 
     Raises:
-        CheckpointError: naming both models, what differs, and what to do.
+        CheckpointError: the models differ (the message names both, and what differs), or ``model.json`` is unreadable.
     """
     try:
         there = read_json(Path(folder) / IDENTITY, {"name_or_path": str, "config": dict})
@@ -82,6 +82,6 @@ def _relevant(config: PretrainedConfig) -> dict[str, Any]:
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """Find what shows that the two are different models. Keys that only one version of transformers writes do not."""
+    """Describe the first entry that differs; None if none does. Keys that only one config has are not compared."""
     changed = (key for key in sorted(before.keys() & now.keys()) if before[key] != now[key])
     return next((f"in config.json {key} is {before[key]!r}, here {now[key]!r}" for key in changed), None)

@@ -2,10 +2,10 @@
 
     TrainingBatch --pack--> rows --score, loss, backward (accumulated)--> gradients summed over learners --> clip --> AdamW
 
-It routes; the objective is in ``objective/``, the packing in ``batching/``, the forward pass in ``rl_module.py``. Departures
-from RLlib's ``TorchLearner``, and why:
+It connects the objective (``objective/``), the packing (``batching/``) and the forward pass (``rl_module.py``). Departures from
+RLlib's ``TorchLearner``, and why:
 
-1. ``update()`` does its own minibatches: RLlib's would slice packed rows by index.
+1. ``update()`` makes its own minibatches: RLlib would slice packed rows by index.
 2. No DDP wrapper. Learners accumulate alone and sum gradients once per step, after all of them report success: a learner
    without groups, or one that raises, cannot leave the others waiting. With ``learner_parallelism: fsdp`` weights are sharded,
    and gradients summed in every pass: ``fsdp.py``, ``lockstep.py``.
@@ -50,11 +50,11 @@ from rapo_rllib.settings import Settings
 from rapo_rllib.weights.dtensor import copied, full_tensor, shard_like
 
 METRICS = "metrics"  # key of the batch: the UpdateMetrics that a row is added to
-MOST_SKIPPED_STEPS = 5  # in a row: weights stay as they are, so what is broken in the batches stays broken
+MOST_SKIPPED_STEPS = 5  # in a row: a skipped step changes no weights, so later ones fail for the same reason
 
 
 class RAPOTorchLearner(TorchLearner):
-    """Moves the policy by the RAPO objective. Settings come from ``self.config``, a ``RAPOConfig``, once."""
+    """Learner of the policy under the RAPO objective. ``build()`` reads the settings from ``self.config``, a ``RAPOConfig``."""
 
     _device: Any  # set by build()
     _module: Any  # a MultiRLModule, set by build()
@@ -83,7 +83,7 @@ class RAPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def _make_module(self) -> Any:
-        """Make it as RLlib does; of learners with shards the first alone reads weights, and none waits for one that failed."""
+        """Make the module as RLlib does. With shards, only the first learner reads weights. If one learner fails, all raise."""
         with self._ranks.raise_on_all_ranks("loading the model"):
             if self._lockstep is not None:
                 cast(Any, self._module_spec)[DEFAULT_MODULE_ID].model_config[WITH_WEIGHTS] = not dist.get_rank()
@@ -93,7 +93,7 @@ class RAPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def _map_module_to_device(self, module: Any) -> None:
-        """Move the policy, or this learner's shards of it; what trains starts on all learners as on the first."""
+        """Move the policy, or shard it, to the device; trained weights start on all learners with the first one's values."""
         policy = module[DEFAULT_MODULE_ID].unwrapped()
         if self._lockstep is not None:
             policy.shard(torch.device(self._device), self._lockstep)
@@ -103,14 +103,14 @@ class RAPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def _make_modules_ddp_if_necessary(self) -> None:
-        """Do nothing, no DDP: see the top of this file."""
+        """Do nothing: there is no DDP wrapper (see the top of this file)."""
 
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config: AlgorithmConfig | None = None) -> None:
-        """Register AdamW in one fused kernel; RLlib keeps its learning rate on schedule."""
+        """Register a fused AdamW; RLlib sets its learning rate by the schedule."""
         parameters: list[Any] = [p for p in self.get_parameters(self._module[module_id]) if p.requires_grad]
         update, lr = self.settings.update, (config or self.config).lr
-        rounded = any(parameter.dtype == torch.bfloat16 for parameter in parameters)  # shards are their own masters
+        rounded = any(parameter.dtype == torch.bfloat16 for parameter in parameters)  # float32 shards are their own masters
         optimizer_class = MasterWeightAdamW if rounded and self.settings.model.master_weights else torch.optim.AdamW
         optimizer = optimizer_class(parameters, weight_decay=update.weight_decay, fused=True)
         self.register_optimizer(module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=lr)
@@ -123,11 +123,11 @@ class RAPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Log the learning rate of this update; RLlib logs that which the schedule has for the next."""
+        """Log the learning rate of this update, in place of the next update's rate, which RLlib logs."""
         used = self._get_optimizer_lr(self.get_optimizer(DEFAULT_MODULE_ID))
         super().after_gradient_based_update(timesteps=timesteps)
         key = (DEFAULT_MODULE_ID, f"{DEFAULT_OPTIMIZER}_{LR_KEY}")
-        self.metrics.delete(*key)  # type: ignore[arg-type]  # it takes the parts of one key, and is annotated for several
+        self.metrics.delete(*key)  # type: ignore[arg-type]  # takes the parts of one key, but is annotated for several keys
         self.metrics.log_value(key, used, reduce="mean", window=1)
 
     @override(Learner)
@@ -172,12 +172,12 @@ class RAPOTorchLearner(TorchLearner):
         return scores
 
     def _num_threads(self) -> int | None:
-        """Return ``learner_num_threads``; by default all cores for a local learner, and what Ray grants a remote one."""
+        """Return ``learner_num_threads``; by default, all cores for a local learner, None (as Ray grants) for a remote one."""
         asked = self.settings.update.learner_num_threads
         return len(os.sched_getaffinity(0)) if asked is None and self.settings.rllib.num_learners == 0 else asked
 
     def _imitate(self, batch: ImitationBatch) -> dict[str, Any]:
-        """Take one step of ordinary language modelling; logs ``imitation_loss``, nats a token of all learners' parts."""
+        """Take one optimiser step of language modelling; log ``imitation_loss``, the mean over all learners' tokens, nats."""
         (rows,) = self.rows.scored(batch.minibatches)
         self._set_optimizer_lr(self.get_optimizer(DEFAULT_MODULE_ID), batch.lr)
         with _torch_threads(self._num_threads()):
@@ -195,7 +195,7 @@ class RAPOTorchLearner(TorchLearner):
         return loss.detach()
 
     def _optimizer_step(self, rows: Sequence[PackedRow], metrics: UpdateMetrics) -> None:
-        """Accumulate over the rows of one minibatch, sum over the learners, step."""
+        """Accumulate gradients over the rows of one minibatch, sum them over learners, and step, unless they are not finite."""
         step_loss, norm = self._accumulated(rows, partial(self._add_gradient, metrics))
         if not (math.isfinite(norm) and math.isfinite(step_loss)):
             self._skip_step(step_loss, norm, metrics)
@@ -205,14 +205,14 @@ class RAPOTorchLearner(TorchLearner):
         metrics.add_step(step_loss, norm)
 
     def _accumulated(self, rows: Sequence[PackedRow], work: Callable[[PackedRow], torch.Tensor]) -> tuple[float, float]:
-        """Return the loss and norm of the gradient, both of all learners together; the gradient lies in the parameters.
+        """Accumulate the gradient of all learners in the parameters; returns the loss and the gradient norm.
 
-        Rows leave their losses on the device: it is read once, behind the last of them.
+        The rows' losses stay on the device, and are read at once after the last row.
         """
         self._drop_gradients()
         with self._ranks.raise_on_all_ranks("forward and backward"):
             losses = self.rows.run(rows, work, self._add_no_gradient)
-            own = float(torch.stack(losses).double().sum()) if losses else 0.0  # an error of the device shows here
+            own = float(torch.stack(losses).double().sum()) if losses else 0.0  # errors of the device show here
         if self._lockstep is None:
             self._ranks.sum_gradients(self._trained)
         loss = self._ranks.sum([own])[0]
@@ -225,7 +225,7 @@ class RAPOTorchLearner(TorchLearner):
         self.get_optimizer(DEFAULT_MODULE_ID).step()
 
     def _drop_gradients(self) -> None:
-        """Free their memory: a sync takes as much for a copy of the weights."""
+        """Free the gradients' memory: a weight sync needs as much for a copy of the weights."""
         self.get_optimizer(DEFAULT_MODULE_ID).zero_grad(set_to_none=True)
 
     @property
@@ -233,18 +233,18 @@ class RAPOTorchLearner(TorchLearner):
         return [p for group in self.get_optimizer(DEFAULT_MODULE_ID).param_groups for p in group["params"]]
 
     def _add_gradient(self, metrics: UpdateMetrics, row: PackedRow) -> torch.Tensor:
-        """Run forward and backward pass of one row; its loss, on the device."""
+        """Run forward and backward pass of one row; returns its loss, on the device."""
         loss = self._micro_batch_loss(row, metrics)
         loss.backward()
         return loss.detach()
 
     def _add_no_gradient(self, _: PackedRow) -> None:
-        """Run a pass without gradient, in place of one that is left of a failed update."""
+        """Run a pass over an empty row, which adds no gradient, in place of a pass that a failed update has left."""
         scores = self._module.forward_train({DEFAULT_MODULE_ID: {ROW: self.rows.empty_row()}})
         scores[DEFAULT_MODULE_ID][LOGPROBS].sum().backward()
 
     def _micro_batch_loss(self, row: PackedRow, metrics: UpdateMetrics) -> torch.Tensor:
-        """Return a row's part of the minibatch's loss; weights are shares of the whole, so parts are summed, not averaged."""
+        """Compute a row's part of the minibatch loss. Token weights are shares of a whole: parts are summed, not averaged."""
         batch = {DEFAULT_MODULE_ID: {ROW: row, METRICS: metrics}}
         scores = self._module.forward_train(batch)
         return self.compute_losses(fwd_out=scores, batch=batch)[DEFAULT_MODULE_ID]
@@ -269,12 +269,12 @@ class RAPOTorchLearner(TorchLearner):
             off_policy=row.off_policy,
         )
         losses = policy_loss(inputs, self.settings.objective)
-        if row.num_loss_tokens:  # not one that only stands beside other learners' rows
+        if row.num_loss_tokens:  # not an empty row, which only runs beside other learners' rows
             batch[METRICS].add_row(row.num_tokens, fwd_out[ENTROPIES].masked_fill(row.off_policy, 0.0), losses.metrics)
         return losses.loss
 
     def _skip_step(self, loss: float, norm: float, metrics: UpdateMetrics) -> None:
-        """Leave weights and optimiser alone; too often in a row is an error, on all learners alike."""
+        """Count a skipped step, which changes no weights; too many in a row raise ``NotFiniteError``, on all learners alike."""
         self._skipped_in_a_row += 1
         metrics.num_skipped_steps += 1
         if self._skipped_in_a_row >= MOST_SKIPPED_STEPS:
@@ -285,7 +285,7 @@ class RAPOTorchLearner(TorchLearner):
             )
 
     def _log_update(self, batch: TrainingBatch, values: dict[str, float]) -> None:
-        """Log an update's metrics, the same on every learner; each counts its own trained steps."""
+        """Log an update's metrics, the same on every learner, and the env steps that this learner trained on."""
         for name, value in {**values, **batch.statistics}.items():
             self.metrics.log_value((DEFAULT_MODULE_ID, name), value, reduce="mean", window=1)
         self.metrics.log_value((DEFAULT_MODULE_ID, WEIGHTS_SEQ_NO), self._weights_seq_no, reduce="mean", window=1)
@@ -296,7 +296,7 @@ class RAPOTorchLearner(TorchLearner):
     def state_from_all(
         self, components: Any = None, not_components: Any = None, *, inference_only: bool = False, **kwargs: Any
     ) -> dict[str, Any] | None:
-        """Gather RLlib's ``get_state()`` of the learner from all of them; None but on the first."""
+        """Return RLlib's ``get_state()`` with weights gathered from all learners; None on all learners but the first."""
         first = self._learner_index == 0
         without = [not_components] if isinstance(not_components, str) else list(not_components or ())
         state: dict[str, Any] = self.get_state(components, not_components=[*without, COMPONENT_RL_MODULE], **kwargs)
@@ -311,7 +311,7 @@ class RAPOTorchLearner(TorchLearner):
         save_training_state(folder, self.policy, self.get_optimizer(DEFAULT_MODULE_ID), progress)
 
     def load_training_state(self, folder: str, num_env_steps: int) -> None:
-        """Go on from what ``folder`` holds; a scheduled learning rate follows from ``num_env_steps``, sampled so far."""
+        """Restore the state in ``folder``; ``num_env_steps``, sampled so far, determine a scheduled learning rate."""
         needs_base = self.settings.model.lora is not None or self.settings.objective.kl_coeff > 0
         optimizer = self.get_optimizer(DEFAULT_MODULE_ID)
         progress = load_training_state(folder, self.policy, optimizer, self._ranks, needs_base=needs_base)
@@ -321,7 +321,7 @@ class RAPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def _get_optimizer_state(self) -> StateDict:
-        """Copy tensors as they are, float32 masters among them: numpy, which RLlib would make of them, has no bfloat16."""
+        """Copy tensors as torch tensors, float32 masters included: RLlib would convert them to numpy, which has no bfloat16."""
         return {name: copied(optimizer.state_dict()) for name, optimizer in self._named_optimizers.items()}
 
     @override(TorchLearner)
@@ -336,7 +336,7 @@ class RAPOTorchLearner(TorchLearner):
 
     @override(Learner)
     def set_state(self, state: StateDict) -> None:
-        """Restore weights of any version: RLlib alone would keep the present ones where the restored are older."""
+        """Restore a state of any weight version: RLlib alone would keep the present weights if the restored ones are older."""
         if WEIGHTS_SEQ_NO in state:
             self._weights_seq_no = -1
         super().set_state(state)
@@ -344,8 +344,8 @@ class RAPOTorchLearner(TorchLearner):
 
 @contextmanager
 def _torch_threads(count: int | None) -> Iterator[None]:
-    """Use ``count`` CPU threads inside (Ray grants an actor one), and the previous number again afterwards."""
-    # not torch.set_num_threads: vLLM on CPU puts a function there that does nothing, in every process with an engine
+    """Use ``count`` CPU threads inside the block (Ray grants an actor one); None changes nothing."""
+    # not torch.set_num_threads: in a process with an engine, vLLM on CPU replaces it by a function that does nothing
     before = torch.get_num_threads()
     if count is not None:
         torch._C.set_num_threads(count)

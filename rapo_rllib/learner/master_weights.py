@@ -1,7 +1,7 @@
-"""AdamW of bfloat16 weights that steps on float32 copies of them.
+"""AdamW for bfloat16 weights that steps on float32 copies of them.
 
 At usual learning rates a step is smaller than the distance between neighbouring bfloat16 numbers, and would be rounded away. So
-the optimiser holds a float32 master of every weight, and the model gets it rounded.
+the optimiser holds a float32 master of every weight, and rounds it into the model's weight after each step.
 
     backward --bfloat16 gradient of a micro-batch--> added up in float32 at the master --AdamW--> master --rounded--> weight
 """
@@ -18,7 +18,7 @@ MASTERS = "masters"  # in the optimiser's state
 
 
 class MasterWeightAdamW(torch.optim.AdamW):
-    """AdamW whose parameter groups hold float32 masters; gradients of the weights arrive there by themselves."""
+    """AdamW whose parameter groups hold float32 masters; a hook moves each weight's gradient to its master."""
 
     def __init__(self, weights: Sequence[torch.Tensor], **options: Any) -> None:
         self._weights = list(weights)
@@ -31,8 +31,8 @@ class MasterWeightAdamW(torch.optim.AdamW):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step on the masters, and round them into the weights.
 
-        A weight that is not its master rounded was written since (for example by a restored state): it is the truth.
-        That is decided on the device, number by number: to ask for a whole weight would wait for the device, once for each.
+        A weight that differs from its rounded master was written since (for example by a restored state): the master takes
+        its value. The device decides that number by number: a check of whole weights would wait for the device at each.
         """
         for weight, master in zip(self._weights, self._masters, strict=True):
             master.copy_(torch.where(weight == master.to(weight.dtype), master, weight.to(master.dtype)))
@@ -42,12 +42,12 @@ class MasterWeightAdamW(torch.optim.AdamW):
         return result
 
     def state_dict(self) -> dict[str, Any]:
-        """Return AdamW's, with the masters."""
+        """Return AdamW's state, with the masters."""
         return {**super().state_dict(), MASTERS: [master.detach() for master in self._masters]}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take AdamW's state, and the masters; a state without them leaves them to follow the weights."""
+        """Load AdamW's state and the masters; if the state has no masters, they follow the weights at the next step."""
         super().load_state_dict(state_dict)
         for master, value in zip(self._masters, state_dict.get(MASTERS, self._masters), strict=True):
             master.copy_(value)

@@ -1,4 +1,4 @@
-"""Metrics of an update: numbers of tokens and steps, combined over micro-batches, steps and learners.
+"""Metrics of an update, combined over micro-batches, optimiser steps and learners.
 
 Flow: every row and every optimiser step of ``learner.update`` -> ``UpdateMetrics`` -> RLlib's ``MetricsLogger``.
 """
@@ -17,22 +17,22 @@ MISMATCH = ("mismatch", "mismatch_max", "mismatch_kl")
 
 
 class UpdateMetrics:
-    """Adds up detached numbers of one update; they stay on the device until :meth:`reduced` reads all of them at once."""
+    """Metrics of one update; the numbers stay on the device, detached, until :meth:`reduced` reads all of them at once."""
 
     def __init__(self) -> None:
-        self._rows: list[torch.Tensor] = []  # [fields of LossMetrics, and the sum of entropies] of each micro-batch
+        self._rows: list[torch.Tensor] = []  # per micro-batch: [fields of LossMetrics, sum of entropies]
         self._num_rows_before_steps = 0
         self._num_tokens_computed = 0
-        self._steps: list[tuple[float, float]] = []  # loss and norm of the gradient of each that was taken
-        self.num_skipped_steps = 0  # not taken, because loss or gradient was not finite
+        self._steps: list[tuple[float, float]] = []  # loss and gradient norm of each step that was taken
+        self.num_skipped_steps = 0  # steps not taken, because loss or gradient was not finite
 
     def add_row(self, num_tokens: int, entropies: torch.Tensor, loss: LossMetrics) -> None:
-        """Add a micro-batch of ``num_tokens`` tokens; reads nothing from the device.
+        """Add the metrics of one micro-batch; nothing is read from the device.
 
         Args:
-            num_tokens: that were computed.
-            entropies: ``[N]`` of its loss tokens, nats; 0 for off-policy ones, which are not in the mean.
-            loss: what the loss says of it.
+            num_tokens: that the learner computed.
+            entropies: ``[N]`` of the micro-batch's loss tokens, nats; 0 for off-policy tokens, which the mean leaves out.
+            loss: the loss metrics of the micro-batch.
         """
         numbers = [*(getattr(loss, name) for name in _NAMES), entropies.double().sum()]
         self._rows.append(torch.stack([number.detach().double() for number in numbers]))
@@ -40,14 +40,14 @@ class UpdateMetrics:
         self._num_tokens_computed += num_tokens
 
     def add_step(self, loss: float, gradient_norm: float) -> None:
-        """Count an optimiser step that was taken."""
+        """Add the loss and gradient norm of an optimiser step that was taken."""
         self._steps.append((loss, gradient_norm))
 
     def reduced(self, ranks: Ranks, seconds: float) -> dict[str, float]:
-        """Return all metrics over all learners, the same on each; means over nothing are 0.
+        """Combine the metrics of all learners; all get the same result. A mean over nothing is 0.
 
-        The names are those of :class:`LossMetrics`. ``mismatch*`` is measured before the first step only: after it, the
-        difference between learner and engine is what was learned.
+        Metrics of the loss are named by :meth:`LossMetrics.averages`. ``mismatch*`` is measured before the first step only:
+        afterwards, learner and engine also differ by what was learned.
         """
         table = torch.stack(self._rows).cpu() if self._rows else torch.zeros(0, len(_NAMES) + 1, dtype=torch.float64)
         loss = _combined(table, ranks)
@@ -71,8 +71,8 @@ class UpdateMetrics:
 
 
 def _combined(table: torch.Tensor, ranks: Ranks) -> LossMetrics:
-    """Combine the micro-batches of all learners, ``[rows, fields + 1]`` on the CPU: sums are added, maxima stay maxima."""
-    whole = torch.cat([table.new_zeros(1, table.shape[1]), table])  # the metrics of no token are 0
+    """Combine all learners' micro-batches, ``[rows, fields + 1]`` on the CPU: sums are added, the largest maximum is kept."""
+    whole = torch.cat([table.new_zeros(1, table.shape[1]), table])  # so that a maximum over no rows is 0
     both = zip(_NAMES, ranks.sum(whole.sum(0).tolist()), ranks.max(whole.amax(0).tolist()), strict=False)
     chosen = {name: largest if name.endswith("_max") else total for name, total, largest in both}
     return LossMetrics(**{name: torch.tensor(value, dtype=torch.float64) for name, value in chosen.items()})

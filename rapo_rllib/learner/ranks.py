@@ -1,4 +1,4 @@
-"""The learners of one LearnerGroup acting together: sums, and errors that no rank meets alone.
+"""The learners of one LearnerGroup acting together: they sum numbers, and an error on one rank is raised on all.
 
 RLlib waits for all learners of an update. If one raises while the others wait in a collective operation, training hangs. So
 every stage between two collectives runs inside :meth:`Ranks.raise_on_all_ranks`, which tells all ranks whether any of them
@@ -27,8 +27,8 @@ from rapo_rllib.errors import LearnerError, OutOfStepError
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 1.0  # between two looks at an update
-_DEATH_S = 60.0  # in which Ray finds out that a node is gone, where another learner has failed for it
+_LOOK_S = 1.0  # between two polls of the learners
+_DEATH_S = 60.0  # for Ray to find out that a node is gone, after a learner failed, perhaps because of that
 
 
 class Ranks:
@@ -53,11 +53,11 @@ class Ranks:
 
     @contextmanager
     def raise_on_all_ranks(self, stage: str) -> Iterator[None]:
-        """Run a stage without collectives; if it raises on any rank, all ranks raise.
+        """Run a stage, and raise on all ranks if it raises on any. Collectives in it must come to an end on all ranks first.
 
         Raises:
-            LearnerError: on all ranks, naming what failed on which. A single local learner raises its own error unchanged.
-            OutOfStepError: on one, at once, since no collective would come to an end; the driver ends the group for it.
+            LearnerError: on all ranks, naming each failure and its rank. A single local learner raises its own error unchanged.
+            OutOfStepError: on one rank alone, at once, since no collective would end any more; the driver ends the group.
         """
         error: Exception | None = None
         try:
@@ -72,7 +72,7 @@ class Ranks:
             raise LearnerError(self._report(stage, error)) from error
 
     def _report(self, stage: str, error: Exception | None) -> str:
-        """Tell what failed where, in the same words on every rank."""
+        """Describe all failures and their ranks, in the same words on every rank."""
         errors: list[str | None] = [None] * dist.get_world_size()
         dist.all_gather_object(errors, None if error is None else f"{type(error).__name__}: {error}")
         failures = [f"learner {rank}: {text}" for rank, text in enumerate(errors) if text is not None]
@@ -95,14 +95,14 @@ class Ranks:
 
 
 def _has_died(answer: Any) -> bool:
-    """Return whether the process asked has ended. An error that it raised has its cause's type, too: another's end."""
+    """Check whether the asked process has ended. A ``RayTaskError`` has its cause's type, too: it may tell another's end."""
     ends = (exceptions.RayActorError, exceptions.WorkerCrashedError, exceptions.OutOfMemoryError, exceptions.NodeDiedError)
     no_ends = (exceptions.ActorUnavailableError, exceptions.RayTaskError)
     return not answer.ok and isinstance(answer.get(), ends) and not isinstance(answer.get(), no_ends)
 
 
 class _Failure(str):
-    """Words of an error that was caught on a learner."""
+    """Message of an error that was caught on a learner."""
 
 
 def _has_failed(answer: Any) -> bool:
@@ -110,16 +110,16 @@ def _has_failed(answer: Any) -> bool:
 
 
 class RAPOLearnerGroup(LearnerGroup):
-    """RLlib's learner group, of learners that act together: a dead one is noticed, and state is asked of all at once.
+    """RLlib's learner group for learners that act together: dead learners are noticed, and all are asked for state at once.
 
-    State is the first learner's answer, gathered from the shards of all.
+    The state is the first learner's answer, gathered from the shards of all.
     """
 
-    _one_call = Lock()  # of two at once, some learners could take the second first, and all wait for each other
+    _one_call = Lock()  # learners could take two calls in different order, and wait for each other
 
     @override(LearnerGroup)
     def update(self, **kwargs: Any) -> list[StateDict]:
-        """Update without RLlib's wait for all learners: those that wait for a dead one end by torch's deadline, half an hour.
+        """Update all learners. If one dies, do not wait for the others, which wait for it until torch's deadline, half an hour.
 
         Raises:
             LearnerError: the process of a learner ended, or one has failed before.
@@ -131,11 +131,11 @@ class RAPOLearnerGroup(LearnerGroup):
         return list(self._asked(lambda _: ask(async_update=True), "an update").values())
 
     def on_all(self, function: Callable[[Any], Any], during: str, error_type: type[Exception] = LearnerError) -> list[Any]:
-        """Call a function on each learner; returns its results, in their order.
+        """Call a function on each learner; returns the results in the order of the learners.
 
         Raises:
-            error_type: the function raised on a learner, which lives on (RLlib would end it, and not tell why).
-            LearnerError: the process of a learner ended ``during`` that, or one has failed before.
+            error_type: the function raised on a learner, which lives on (RLlib would end it without saying why).
+            LearnerError: the process of a learner ended meanwhile, or one has failed before.
         """
 
         def answer(learner: Any) -> Any:
@@ -164,7 +164,7 @@ class RAPOLearnerGroup(LearnerGroup):
             return self._answers(workers, during)
 
     def _answers(self, workers: Any, during: str) -> dict[int, Any]:
-        """Wait for the answers of all learners, by their numbers, but for none that waits for one that has failed."""
+        """Collect the learners' answers by learner index. Once a learner has failed, wait no longer: others may wait for it."""
         answers: list[Any] = []
         while workers.num_outstanding_async_reqs() and not any(map(_has_failed, answers)):
             answers += workers.fetch_ready_async_reqs(timeout_seconds=_LOOK_S).result_or_errors
@@ -178,7 +178,7 @@ class RAPOLearnerGroup(LearnerGroup):
 
     @override(LearnerGroup)
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> StateDict:
-        """Ask all learners; RLlib asks the first alone, which with shards would wait for the others for ever."""
+        """Get the state from all learners; RLlib asks only the first, which with shards would wait for the others for ever."""
         if not self.is_local and self._check_component(COMPONENT_LEARNER, components, not_components):
             wanted, unwanted = (self._get_subcomponents(COMPONENT_LEARNER, names) for names in (components, not_components))
             states = self.on_all(lambda learner: learner.state_from_all(wanted, unwanted, **kwargs), "a copy of its state")
@@ -188,7 +188,7 @@ class RAPOLearnerGroup(LearnerGroup):
 
     @override(LearnerGroup)
     def set_state(self, state: StateDict) -> None:
-        """Set the state; RLlib's would end a learner that cannot take it, and say nothing."""
+        """Set the state on all learners; RLlib's method would silently end a learner that cannot take it."""
         if self.is_local or COMPONENT_LEARNER not in state:
             super().set_state(state)
             return

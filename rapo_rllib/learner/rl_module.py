@@ -40,14 +40,14 @@ ROW = "row"  # key of the batch: a PackedRow
 LOGPROBS = "logprobs"
 ENTROPIES = "entropies"
 LM_HEAD = "lm_head.weight"
-WITH_WEIGHTS = "with_weights"  # in the model's config; False: the first learner's come with ``shard()``
+WITH_WEIGHTS = "with_weights"  # in model_config; False: ``shard()`` brings the first learner's weights
 
 
 class CausalLMRLModule(TorchRLModule):
     """A causal language model that scores packed rows.
 
-    ``model_config["settings"]`` are the :class:`Settings` of the job: of the model, of the dtype in which engines are sent
-    weights, and of the distribution that is scored.
+    ``model_config["settings"]`` are the job's :class:`Settings`; read are the model, the dtype in which engines are sent
+    weights, and the temperature of the scored distribution.
     """
 
     @override(TorchRLModule)
@@ -68,11 +68,11 @@ class CausalLMRLModule(TorchRLModule):
         self._call_model: CallModel = call_model(self.language_model)
 
     def shard(self, device: torch.device, lockstep: Lockstep) -> None:
-        """Keep this learner's part of the weights only. From here on all learners score, gather and load at once."""
+        """Shard the weights: this learner keeps its part only. From now on, all learners score, gather and load at once."""
         low = any(p.requires_grad and p.dtype == torch.bfloat16 for p in self.language_model.parameters())
         masters = low and self.settings.master_weights is not None
         self._call_model = ShardedModel(self.language_model, device, lockstep, masters)
-        _ = self.attention  # found out by passes through the model: here, where all learners are at the same place
+        _ = self.attention  # found by trial passes: here, since all learners must run them at once
 
     @property
     def is_sharded(self) -> bool:
@@ -81,7 +81,7 @@ class CausalLMRLModule(TorchRLModule):
 
     @cached_property
     def attention(self) -> RowAttention:
-        """The way of rows through the model; found out on first use, when the model is on its device."""
+        """The attention that this model passes rows with; found by trial on first use, when the model is on its device."""
         call, model = self._call_model, self.language_model
         dtype = matmul_dtype(self.settings, next(model.parameters()).device)
         return (
@@ -95,27 +95,27 @@ class CausalLMRLModule(TorchRLModule):
         return {LOGPROBS: logprobs, ENTROPIES: entropies}
 
     def scored_by(self, call_model: CallModel, row: PackedRow) -> tuple[torch.Tensor, torch.Tensor]:
-        """Score a row as the policy does, by it or by another model of the same form."""
+        """Score a row as the policy does, with the model that ``call_model`` calls: the policy's, or one of the same form."""
         return call_model(score_row, row, self.settings, self._temperature, self.attention)
 
     @override(TorchRLModule)
     def get_state(
         self, *args: Any, inference_only: bool = False, on_all_learners: bool = False, keep: bool = True, **kwargs: Any
     ) -> PackedWeights:
-        """Return weights under their checkpoint names, with LoRA the adapters alone.
+        """Return weights under their checkpoint names; with LoRA, the adapters alone.
 
-        Without LoRA ``lm_head.weight`` is always among them, also where it is tied to the embedding: vLLM on CPU keeps a packed
-        copy of its own, which would silently stay behind.
+        Without LoRA, ``lm_head.weight`` is always included, even if tied to the embedding: vLLM on CPU keeps a packed copy of
+        the LM head, which would otherwise silently keep its old values.
 
         Args:
             *args: RLlib's ``components``, not used.
-            inference_only: in ``sent_dtype``.
-            on_all_learners: that all learners are asked at once, which sharded weights need.
-            keep: False for a learner that only gives its shards: it answers with nothing.
+            inference_only: True: weights are rounded to ``sent_dtype``.
+            on_all_learners: True: the caller asks all learners at once, which sharded weights need.
+            keep: False for a learner that only gives its shards: its result is empty.
             **kwargs: RLlib's, not used.
 
         Raises:
-            RuntimeError: the weights are sharded, and this learner was perhaps asked alone: it would wait for the others.
+            RuntimeError: the weights are sharded, but not ``on_all_learners``: a learner asked alone would wait for the others.
         """
         if self.is_sharded and not on_all_learners:
             raise RuntimeError(
@@ -127,25 +127,25 @@ class CausalLMRLModule(TorchRLModule):
 
     @property
     def sent_dtype(self) -> torch.dtype:
-        """The type that is sent to engines: weights are rounded; adapters are not, as engines round what they merge."""
+        """The dtype in which engines are sent weights; adapters are sent in float32, as engines round after they merge."""
         return self.engine_dtype if self.adapters is None else torch.float32
 
     def reference(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return ``function(language_model, *arguments)`` with adapters off: of the model that training started from."""
+        """Call ``function(language_model, *arguments)`` with the adapters off: on the model that training started from."""
         assert self.adapters is not None
         with self.adapters.off():
             return self._call_model(function, *arguments)
 
     def engine_tensors(self) -> dict[str, torch.Tensor]:
-        """Return live weights, or this learner's shards, under their checkpoint names; tied ones once: the engine ties them."""
+        """Return live weights, or this learner's shards, by checkpoint name; tied weights once, as the engine ties them."""
         weights = self.weights()
         names = {id(tensor): name for name, tensor in reversed(weights.items())}
         return {name: tensor for name, tensor in weights.items() if names[id(tensor)] == name}
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Return weights in the dtype that passes compute with, the LM head's always included; tied ones are the same object.
+        """Return weights in the dtype that passes compute with; with LoRA, the adapters alone.
 
-        With LoRA the adapters alone.
+        Without LoRA, the LM head's weight is always included. Tied weights are the same object.
         """
         if self.adapters is not None:
             return {name: tensor.detach() for name, tensor in self.adapters.tensors().items()}
@@ -195,7 +195,7 @@ class CausalLMRLModule(TorchRLModule):
             load_tokenizer(self.settings).save_pretrained(folder)
 
     def _export_model(self, folder: str, write: bool) -> None:
-        weights: dict[str, torch.Tensor] | None = None  # the model's own
+        weights: dict[str, torch.Tensor] | None = None  # None: the model's own
         if self.adapters is not None:
             weights = self.adapters.merged_state(write)
         elif self.is_sharded:
@@ -225,9 +225,9 @@ def score_row(
     temperature: float,
     attention: RowAttention = RowAttention.MASK,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return logprobs ``[N]`` and entropies ``[N]`` of a row's loss tokens; the LM head runs on their hidden states only.
+    """Compute logprobs ``[N]`` and entropies ``[N]`` of a row's loss tokens; the LM head runs only on states that predict one.
 
-    Switch the model to ``attention`` first, unless it is ``MASK`` or ``UNSHARED``.
+    Switch the model with ``use_attention`` first, unless ``attention`` is ``MASK`` or ``UNSHARED``.
     """
     device = row.token_ids.device
     dtype = matmul_dtype(settings, device)
@@ -250,7 +250,7 @@ def matmul_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype |
 
 
 def _logits(language_model: PreTrainedModel, states: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Apply the LM head as the model's ``forward`` does, with scaling (Cohere, Granite), soft cap (Gemma 2); tempered."""
+    """Apply the LM head as ``forward`` does, with scaling (Cohere, Granite) and soft cap (Gemma 2); divide by temperature."""
     config = language_model.config
     logits = language_model.get_output_embeddings()(states)
     scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)

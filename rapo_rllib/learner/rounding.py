@@ -1,6 +1,6 @@
-"""Passes with weights as an engine has them, at the memory of one decoder layer: each is rounded while it computes.
+"""Passes with weights as an engine has them: rounded, one decoder layer at a time, so that only one layer is held twice.
 
-Adapters, which an engine merges, are merged in the same way.
+Weights outside of the layers are rounded for the whole pass. Adapters, which an engine merges, are merged in the same way.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def rounded(language_model: PreTrainedModel, dtype: torch.dtype, adapters: Adapters | None = None) -> Iterator[None]:
-    """Round weights to ``dtype`` inside, where passes compute with these values; afterwards they have their own again.
+    """Round weights to ``dtype`` for passes inside the block; afterwards they have their own values again.
 
-    With shards it stands inside a pass, where the weights that no layer has are whole; a layer's are in its own part of it.
-    Adapters, which the caller has switched off, are in the weights.
+    With sharded weights, use it inside a pass: weights outside of the layers are whole there, a layer's while it computes.
+    Adapters are merged into the weights; the caller has switched them off.
     """
     layers = decoder_layers(language_model)
     changed = partial(_changed, dtype=dtype, adapters=adapters)
@@ -36,7 +36,7 @@ def rounded(language_model: PreTrainedModel, dtype: torch.dtype, adapters: Adapt
 
 
 def _own_weights(module: torch.nn.Module, layers: list[torch.nn.Module]) -> list[torch.Tensor]:
-    """List the module's weights that are in no layer inside it."""
+    """List the weights of a module that belong to no layer inside it."""
     inner = set(layers) & set(module.modules()) - {module}
     others = {id(parameter) for layer in inner for parameter in layer.parameters()}
     return [parameter for parameter in module.parameters() if id(parameter) not in others]
@@ -45,8 +45,8 @@ def _own_weights(module: torch.nn.Module, layers: list[torch.nn.Module]) -> list
 def _change_in_passes(
     layer: torch.nn.Module, layers: list[torch.nn.Module], changed: Callable[..., Any], stack: ExitStack
 ) -> None:
-    """Let the layer's weights be others in each pass, as long as ``stack`` is open."""
-    own = stack.enter_context(ExitStack())  # open after a pass that was interrupted
+    """Apply ``changed`` to a layer's weights during each of its forward passes, until ``stack`` is closed."""
+    own = stack.enter_context(ExitStack())  # still open if a pass is interrupted: closed with ``stack``
 
     def before(module: torch.nn.Module, arguments: Any) -> None:
         own.enter_context(changed(_own_weights(module, layers)))
@@ -54,10 +54,10 @@ def _change_in_passes(
     def after(module: torch.nn.Module, arguments: Any, output: Any) -> None:
         own.close()
 
-    # FSDP's hooks are around these: its first one stands in front, its last one behind
+    # FSDP's hooks are around these: its hook before the pass runs first, its hook after the pass last
     stack.callback(layer.register_forward_pre_hook(before).remove)
     stack.callback(layer.register_forward_hook(after, prepend=True, always_call=True).remove)
-    compiled, layer._compiled_call_impl = layer._compiled_call_impl, None  # code that was compiled without hooks has none
+    compiled, layer._compiled_call_impl = layer._compiled_call_impl, None  # code compiled without hooks runs none
     stack.callback(setattr, layer, "_compiled_call_impl", compiled)
 
 

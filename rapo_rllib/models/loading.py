@@ -1,6 +1,6 @@
-"""Language models by name: what a configuration calls ``model.name_or_path`` becomes a Hugging Face folder or id.
+"""Loading of language models by name: ``model.name_or_path`` becomes a Hugging Face folder or id.
 
-A packaged model (a GGUF file that a Python package carries) is converted once into a Hugging Face folder in the cache, which
+A packaged model (a GGUF file in a Python package) is converted once into a Hugging Face folder in the cache, which
 both ``transformers`` (learner) and vLLM (engine) load. Flow: settings -> here -> ``learner/rl_module.py`` and ``rollout/``.
 """
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 _HUB_ID = re.compile(r"[^./~][^/]*(/[^/]+)?")
-RANDOM = ("drop", "jitter")  # in the names of a config: attn_pdrop, hidden_dropout_prob, layerdrop, router_jitter_noise
+RANDOM = ("drop", "jitter")  # in names of config entries: attn_pdrop, hidden_dropout_prob, layerdrop, router_jitter_noise
 
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A GGUF file inside an installed Python package. Bump ``version`` whenever the conversion writes something else."""
+    """A GGUF file inside an installed Python package. Raise ``version`` whenever the conversion writes something else."""
 
     package: str
     gguf_file: str
-    distribution: str  # what pip installs
+    distribution: str  # the name that pip installs
     version: int = 1
 
 
@@ -48,19 +48,19 @@ PACKAGED_MODELS = {
 
 
 def cache_folder() -> Path:
-    """Return the folder of converted models: ``$RAPO_CACHE``, else ``~/.cache/rapo_rllib``."""
+    """Return the cache folder of models and data sets: ``$RAPO_CACHE``, else ``~/.cache/rapo_rllib``."""
     return Path(os.environ.get("RAPO_CACHE") or Path.home() / ".cache" / "rapo_rllib")
 
 
 def check_model(name_or_path: str, key: str = "model.name_or_path") -> None:
-    """Refuse a model that cannot be loaded, before anything heavy starts. Reads file names only; never the network.
+    """Refuse a model that cannot be loaded, before anything heavy starts. Only file names are read; the network is not used.
 
     Args:
         name_or_path: of the model.
-        key: what the user calls it, for messages.
+        key: the setting that names the model, for messages.
 
     Raises:
-        ValueError: the package of a short name is not installed, or there is no folder with a ``config.json``.
+        ValueError: the package of a packaged model is not installed, or no folder has that name and a ``config.json``.
     """
     if name_or_path in PACKAGED_MODELS:
         _packaged_gguf(name_or_path)
@@ -75,10 +75,10 @@ def check_model(name_or_path: str, key: str = "model.name_or_path") -> None:
 
 
 def load_config(settings: ModelSettings) -> PretrainedConfig:
-    """Return the configured model's ``config.json``; of a Hugging Face id it is fetched, unless it was before.
+    """Load the configured model's ``config.json``; that of a Hugging Face id is downloaded, unless it is cached.
 
     Raises:
-        ValueError: see :func:`check_model`; or no such id, no network, or a kind of model that transformers does not know.
+        ValueError: see :func:`check_model`; or there is no such id, no network, or transformers does not know the model type.
     """
     from transformers import AutoConfig
 
@@ -90,9 +90,9 @@ def load_config(settings: ModelSettings) -> PretrainedConfig:
 
 
 def resolve_model(name_or_path: str) -> str:
-    """Turn a configured name into what ``from_pretrained`` and vLLM take: a folder, or a Hugging Face id as it is.
+    """Resolve a configured name to what ``from_pretrained`` and vLLM take: a folder, or a Hugging Face id as it is.
 
-    A packaged short name is converted on first use (about 20 s); any number of processes may ask at the same time.
+    A packaged model is converted on first use (about 20 s); any number of processes may call this at the same time.
 
     Raises:
         ValueError: see :func:`check_model`.
@@ -105,7 +105,7 @@ def resolve_model(name_or_path: str) -> str:
 
 
 def load_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of the configured model, with its chat template."""
+    """Load the tokenizer of the configured model, with its chat template."""
     from transformers import AutoTokenizer
 
     path = resolve_model(settings.name_or_path)
@@ -116,13 +116,13 @@ def load_tokenizer(settings: ModelSettings) -> PreTrainedTokenizerBase:
 
 
 def load_causal_lm(settings: ModelSettings, with_weights: bool = True) -> PreTrainedModel:
-    """Return the configured language model on the CPU, weights in ``settings.dtype``, SDPA attention where the model has it.
+    """Load the configured language model on the CPU, weights in ``settings.dtype``, SDPA attention if the model has it.
 
-    Its passes are the same in training mode as in evaluation (:func:`zero_randomness`). Without weights it is made in a moment:
-    all its modules, and tensors on torch's meta device.
+    Passes compute the same in training mode as in evaluation mode (:func:`zero_randomness`). Without weights, the model is made
+    in a moment: it has all its modules, with tensors on torch's meta device.
 
     Raises:
-        ValueError: the model is missing or unreadable, or ``model.dtype`` is not float32 or bfloat16.
+        ValueError: the model is missing or unreadable, or ``model.dtype`` is none of float32, bfloat16 and float64.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -149,11 +149,11 @@ def load_causal_lm(settings: ModelSettings, with_weights: bool = True) -> PreTra
 
 
 def zero_randomness(config: PretrainedConfig) -> None:
-    """Set every dropout, layer drop and jitter of a Hugging Face config to 0, those of its parts (``text_config``) included.
+    """Set every dropout, layer drop and jitter of a Hugging Face config to 0, also in its parts (``text_config``).
 
-    The engine samples without dropout, and the ratio compares the two policies. RLlib's ``forward_train`` switches modules to
-    training mode, which gradient checkpointing needs, and which switches on whatever is random in a model: GPT-2, OPT and XGLM
-    drop a tenth of their states, XGLM and OPT may skip layers, some routers add noise.
+    The engine samples without dropout, and the ratio compares its policy with the learner's. RLlib's ``forward_train`` switches
+    modules to training mode, which gradient checkpointing needs, but which also makes passes random: GPT-2, OPT and XGLM drop a
+    tenth of their states, XGLM and OPT may skip layers, some routers add noise.
     """
     for name, value in list(vars(config).items()):
         if hasattr(value, "to_dict"):
@@ -163,7 +163,7 @@ def zero_randomness(config: PretrainedConfig) -> None:
 
 
 def silence(language_model: torch.nn.Module) -> None:
-    """Set the dropout layers to 0 that a model did not take from its config."""
+    """Set all dropout layers of a model to 0, including those that its config does not control."""
     from torch.nn.modules.dropout import _DropoutNd
 
     for module in language_model.modules():
@@ -172,7 +172,7 @@ def silence(language_model: torch.nn.Module) -> None:
 
 
 def save_causal_lm(language_model: PreTrainedModel, folder: str, weights: Mapping[str, torch.Tensor] | None = None) -> None:
-    """Write a Hugging Face folder with the config that was loaded; ``weights`` in place of the model's own."""
+    """Write a Hugging Face folder with the config as it was loaded; ``weights`` replace the model's own."""
     trained = language_model.config
     language_model.config = getattr(language_model, "configured", trained)
     try:
@@ -184,7 +184,7 @@ def save_causal_lm(language_model: PreTrainedModel, folder: str, weights: Mappin
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Show none of transformers' progress bars meanwhile: they are of seconds, and of every process."""
+    """Hide transformers' progress bars inside the block: every process would show some, for seconds."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -204,7 +204,7 @@ def _cannot_load(name_or_path: str, error: Exception) -> ValueError:
 
 
 def _packaged_gguf(name: str) -> Path:
-    """Return the GGUF file of a packaged model, without importing the package, which may need another runtime."""
+    """Find the GGUF file of a packaged model without importing the package, which may need another runtime."""
     model = PACKAGED_MODELS[name]
     spec = importlib.util.find_spec(model.package)
     for location in (spec.submodule_search_locations or []) if spec else []:
@@ -218,7 +218,7 @@ def _packaged_gguf(name: str) -> Path:
 
 
 def _converted_folder(name: str) -> Path:
-    """Return cached Hugging Face folder of a packaged model; made under a lock, and renamed into place only when complete."""
+    """Find or make a packaged model's Hugging Face folder in the cache. A lock guards it; only a complete one gets its name."""
     from filelock import FileLock
 
     folder = cache_folder() / "models" / f"{name}-v{PACKAGED_MODELS[name].version}"
@@ -228,7 +228,7 @@ def _converted_folder(name: str) -> Path:
     with FileLock(f"{folder}.lock"):
         if not folder.is_dir():
             partial = folder.with_name(f".{folder.name}.partial")
-            shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed: the lock says nobody writes it now
+            shutil.rmtree(partial, ignore_errors=True)  # left by a killed process: under the lock, no other process writes it
             _convert_gguf(_packaged_gguf(name), partial)
             partial.rename(folder)
     return folder
@@ -252,7 +252,7 @@ def _convert_gguf(gguf: Path, folder: Path) -> None:
 
 
 def _split_digits(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Put SmolLM2's digit-splitting stage, which the conversion leaves out, back in front of the byte-level one.
+    """Put SmolLM2's digit-splitting stage, which the conversion drops, back in front of the byte-level stage.
 
     Without it two blanks before a number become two tokens instead of the one token that the model was trained with.
     """

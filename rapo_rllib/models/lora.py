@@ -3,8 +3,8 @@
     frozen W, on disk --+--> learner:         W x + scaling * B (A x);  adapters off: the model that training started from
     adapters A, B ------+--> engine, export:  one matrix, merged
 
-Weights have the names of their checkpoint here, and adapters those of an adapter file: ``x.q_proj.weight`` is changed by
-``x.q_proj.lora_A.weight`` and ``x.q_proj.lora_B.weight``. The learner has other names for them: ``learner/adapters.py``.
+Here, weights are named as in their checkpoint, and adapters as in an adapter file: ``x.q_proj.lora_A.weight`` and
+``x.q_proj.lora_B.weight`` change ``x.q_proj.weight``. The learner's model has other names: see ``learner/adapters.py``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rapo_rllib.settings import ALL_LINEAR, LoraSettings
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"  # behind a target's name
+LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"  # suffixes of a target's name
 _KEY = "model.lora.target_modules"
 
 
 def merge(weight: torch.Tensor, lora_a: torch.Tensor, lora_b: torch.Tensor, scaling: float) -> torch.Tensor:
-    """Return ``W + scaling * B A``, ``[out, in]``, in at least the adapters' float32, so that the sum is rounded once."""
+    """Compute ``W + scaling * B A``, ``[out, in]``, in at least the adapters' float32, so that the sum is rounded once."""
     wide = torch.promote_types(weight.dtype, lora_a.dtype)
     return torch.addmm(weight.to(wide), lora_b.to(wide), lora_a.to(wide), alpha=scaling)
 
@@ -37,13 +37,13 @@ def merged_weights(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the weights of a checkpoint, one after the other, those of targets with their adapters.
+    """Yield the weights of a checkpoint one after the other, with the adapters merged into their targets.
 
     Args:
         base: names and weights of the model that training started from.
         adapters: the tensors of ``Adapters.tensors()``.
         scaling: of the adapters.
-        dtype: that the learner holds the base in: its weights are rounded to it first.
+        dtype: in which the learner holds the base; weights are rounded to it before adapters are merged.
         device: where to merge.
 
     Raises:
@@ -66,10 +66,10 @@ def merged_weights(
 
 
 def check_targets(language_model: PreTrainedModel, settings: LoraSettings) -> None:
-    """Refuse targets that this model does not have, or that cannot be merged.
+    """Refuse adapter targets that this model does not have, or into which an adapter cannot be merged.
 
     Raises:
-        ValueError: naming the target and what there is instead.
+        ValueError: a target is refused; names it, and for a missing one the linear layers that there are.
     """
     modules = dict(language_model.named_modules())
     head = language_model.get_output_embeddings()

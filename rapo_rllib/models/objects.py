@@ -1,4 +1,4 @@
-"""Write loaded models and data sets to files in the cache, by which all processes of a job know them."""
+"""Files in the cache for models and data sets that a user passes as objects, so that all processes of a job can load them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FILES = {"dataset": "train", "test_dataset": "test"}  # key -> the file's name,
 
 
 def model_path(given: Any) -> Any:
-    """Write a loaded model, or (model, tokenizer), and return the folder; a name or path comes back as it is.
+    """Write a loaded model, or (model, tokenizer), to a folder, and return its path; a name or path is returned as it is.
 
     Raises:
-        ValueError: no tokenizer is given, and there is none where the model was loaded from.
+        ValueError: no tokenizer is given, and none is found where the model was loaded from.
     """
     model, tokenizer = given if isinstance(given, list | tuple) and len(given) == 2 else (given, None)
     if not hasattr(model, "save_pretrained"):
@@ -34,10 +34,10 @@ def model_path(given: Any) -> Any:
 
 
 def with_data_files(env_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the path of a file where ``env_config`` has a ``datasets.Dataset`` or a data frame of pandas.
+    """Write every ``datasets.Dataset`` and ``pandas.DataFrame`` of ``env_config`` to a file, and put its path in place.
 
     Raises:
-        ValueError: a data set of several splits.
+        ValueError: a data set has several splits.
     """
     found = dict(env_config)
     for key, name in [(key, name) for key, name in _FILES.items() if key in found]:
@@ -54,7 +54,7 @@ def _data_file(rows: Any, name: str) -> str:
 
 
 def _written(kind: str, write: Callable[[Path], Any]) -> Path:
-    """Return the folder, named after what is in it, so that a job that goes on finds it again."""
+    """Write into a folder that is named by a hash of its content, so that a resumed job finds it again; returns the folder."""
     home = cache_folder() / kind
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home) as temporary:

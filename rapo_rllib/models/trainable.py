@@ -1,8 +1,8 @@
-"""Refusal of kinds of language models that learner and engine compute differently, or that are untested.
+"""Refusal of language models that learner and engine compute differently, or whose kind is untested.
 
-A mixture of experts routes a token by a comparison of scores, so that rounding alone sends tokens of learner and engine through
-different experts; a small Qwen3-MoE differed by 0.048 nats with every weight in its place, which no tolerance tells from a lost
-update. Of a quantised model the engine computes with other numbers than the learner.
+A mixture of experts routes tokens by comparing scores, so rounding alone can send a token through different experts in learner
+and engine. A small Qwen3-MoE differed by 0.048 nats although every weight had arrived; no tolerance can tell that from a lost
+update. With a quantised model, the engine computes with other numbers than the learner.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _EXPERTS = re.compile(r"(\w+_)?(num|n)_(\w+_)?experts")  # num_experts, num_loca
 
 
 def check_trainable(settings: ModelSettings) -> None:
-    """Build the model without weights, as the learner will build it with them.
+    """Refuse a model that cannot be trained; to find out, the model is built without weights.
 
     Raises:
-        ValueError: it is a mixture of experts, quantised, made for images or sound, or no language model that predicts tokens.
+        ValueError: the model is a mixture of experts, quantised, made for more than text, or no causal language model.
     """
     name = settings.name_or_path
     config = load_config(settings)
     if reason := untrainable(config):
         raise ValueError(f"model.name_or_path: {name!r} {reason}. Name a dense, unquantised model of texts alone")
     try:
-        load_causal_lm(replace(settings, dtype="float32"), with_weights=False)  # its own is not of the kind of model
+        load_causal_lm(replace(settings, dtype="float32"), with_weights=False)  # any dtype will do
     except (ValueError, ImportError) as error:
         raise ValueError(
             f"model.name_or_path: {name!r} is no language model that transformers can build ({str(error).splitlines()[0]}). "
@@ -40,7 +40,7 @@ def check_trainable(settings: ModelSettings) -> None:
 
 
 def untrainable(config: PretrainedConfig) -> str:
-    """Return why a model of this Hugging Face config cannot be trained; "" if it can."""
+    """Find why a model of this Hugging Face config cannot be trained; "" if it can."""
     counts = {**vars(config), **vars(config.get_text_config())}
     experts = [f"{key} = {value}" for key, value in counts.items() if _counts_experts(key, value)]
     if experts:

@@ -1,15 +1,15 @@
 """The canary: fixed token sequences that learner and engine both score. When the learner moves, the engine must move with it.
 
-It must also score them as the learner does. That alone says little: at lr 1e-5 a policy of 17 iterations differs from the
-untrained one by 0.096 nats, which is what bfloat16 may cost. Moves are compared more closely: what learner and engine always
-compute differently is the same before and after, and cancels.
+The engine must also score them as the learner does. That alone says little: at lr 1e-5 a policy of 17 iterations differs from
+the untrained one by 0.096 nats, as much as bfloat16 may cost. Moves are compared more closely: a constant difference between
+the computations of learner and engine is the same before and after a move, and cancels.
 
     learner before -> learner now   moved by 0.00080 nats on average
     engine before  -> engine now    moved by the same, up to a small error; not at all, if it missed the update
 
 An engine that follows never scores every token as before, to the last bit: new weights shift all roundings, and in bfloat16
-scores jitter by more than a small update moves them. So one that stands still is told by moves far below what the two differ
-by. One that jitters and does not follow is told by all tokens together: along the move their error is that of one / √n.
+scores jitter by more than a small update moves them. So an engine that stands still shows at moves far below its difference
+from the learner. Scores that jitter but do not follow show over all n tokens: along the move, the error is one token's / √n.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _TEXTS = (
     "The quick brown fox jumps over the lazy dog; then, 7 * 8 = 56 and \\boxed{56}.",
     "def area(width, height):\n    return width * height\n\nprint(area(6, 7))",
 )
-# of float32 on both sides, and where one side computes in bfloat16
+# True: both sides compute in float32; False: one side computes in bfloat16
 _TOLERANCE = {True: 0.01, False: 0.1}  # nats; healthy engines are at 1e-5 and 1e-2
-_ROUNDING = {True: 1e-6, False: 2.0**-8}  # nats that a score can change by for no reason
-# mean move of the learner, nats, from which on an engine that follows cannot score all as before. In bfloat16, on models of 2
-# to 4 layers, nine of ten scores change at 1e-5, where many weights have; at 1e-4 one of ten if no more than 17 have, else all
+_ROUNDING = {True: 1e-6, False: 2.0**-8}  # nats by which a score may change without a cause
+# mean move of the learner, nats, above which an engine that follows cannot score all tokens as before. In bfloat16, on models
+# of 2 to 4 layers, nine of ten scores change at 1e-5 if many weights do; at 1e-4, one of ten if at most 17 weights do, else all
 _STILL = {True: 2.0**-18, False: 2.0**-12}
-# what an engine may miss a move by: so many times what the two differed by before it, or this share of it if that is more,
+# an engine may miss of a move: _NOISE times its difference from the learner before it, or _SHARE of the move if that is more;
 _NOISE, _SHARE = 8.0, 0.01
-_BEHIND = 0.1  # and along the move this share
+_BEHIND = 0.1  # along the move, this share of it
 
-Since = tuple[list[float], list[float]]  # scores of learner and engine, to compare with
+Since = tuple[list[float], list[float]]  # earlier scores of learner and engine
 
 
 def canary_sequences(tokenizer: Any) -> list[list[int]]:
@@ -48,21 +48,21 @@ def canary_sequences(tokenizer: Any) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class CanaryResult:
-    """Agreement of an engine's scores with the learner's; nats; all but ``largest`` are means over tokens."""
+    """Agreement of an engine's scores with the learner's, nats; numbers are means over tokens, except ``largest``."""
 
     mean: float  # |engine - learner|
     largest: float
-    learner_moved: float = 0.0  # |learner now - learner before|; 0 without a before
+    learner_moved: float = 0.0  # |learner now - learner before|; 0 if nothing came before
     engine_missed: float = 0.0  # |(engine now - engine before) - (learner now - learner before)|
     stale: bool = False  # it missed more than rounding explains
-    conclusive: bool = False  # the move was so clear that an engine that jitters and did not move at all would be told
+    conclusive: bool = False  # a move so clear that an engine that only jitters would be recognised
 
 
 class Canary:
-    """Compares scores, and remembers those of every engine's last confirmed weights.
+    """Comparison of scores, with a memory of each engine's scores under its last confirmed weights.
 
     Args:
-        sequences: of tokens.
+        sequences: of token ids, scored by learner and engine.
         exact: whether both compute in float32.
     """
 
@@ -70,19 +70,19 @@ class Canary:
         self.sequences = [list(sequence) for sequence in sequences]
         self.tolerance = _TOLERANCE[exact]
         self._rounding, self._still = _ROUNDING[exact], _STILL[exact]
-        # by engine: the last scores that differ from those before; and the last that it was sure to have followed up to
+        # by engine: the last scores that differ from those before; the last scores that it was sure to have followed to
         self._before: dict[str, tuple[Since, Since]] = {}
 
     def check(self, engine: str, expected: Scores, scored: Scores) -> CanaryResult:
-        """Compare, and remember if all is well.
+        """Compare an engine's scores and moves with the learner's; remember the scores if they agree.
 
         Args:
-            engine: which it is; one that was restarted is another, and has nothing that it moved from.
+            engine: its name. A restarted engine has another name, and no earlier scores.
             expected: the learner's scores.
             scored: the engine's.
 
         Raises:
-            WeightSyncError: they differ by more than ``tolerance``, or the learner moved and the engine did not follow.
+            WeightSyncError: the scores differ by more than ``tolerance`` on average, or the engine did not follow a move.
         """
         now = learner, own = _flat(expected, scored)
         differences = [abs(a - b) for a, b in zip(learner, own, strict=True)]
@@ -108,7 +108,7 @@ class Canary:
         return recent
 
     def _moved(self, result: CanaryResult, since: Since, now: Since) -> CanaryResult:
-        """Compare the moves of both: any part that is missing, what is missing along the move, and standing still."""
+        """Compare the moves of both. The engine is stale if it missed too much, in all or along the move, or stood still."""
         moves, own_moves = ([b - a for a, b in zip(*pair, strict=True)] for pair in zip(since, now, strict=True))
         errors = [own - learner for learner, own in zip(*since, strict=True)]
         missing = [move - own for move, own in zip(moves, own_moves, strict=True)]
@@ -124,7 +124,7 @@ class Canary:
 
 
 def _flat(expected: Scores, scored: Scores) -> tuple[list[float], list[float]]:
-    """Return all tokens of all sequences; raises ``ValueError`` unless there are as many scores on both sides."""
+    """Flatten both sides' scores; raises ``ValueError`` unless both have as many scores of each sequence."""
     pairs = [pair for left, right in zip(expected, scored, strict=True) for pair in zip(left, right, strict=True)]
     return [left for left, _ in pairs], [right for _, right in pairs]
 

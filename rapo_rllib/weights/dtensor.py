@@ -1,4 +1,4 @@
-"""Whole tensors and shards of them, for weights that may be sharded over several learners."""
+"""Conversion between whole tensors and shards, for weights that may be sharded over several learners."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor, gathered from all learners if it is sharded; then all must ask for it."""
+    """Gather a tensor from all learners if it is sharded (all must call this then); else return it as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def copied(state: Any) -> Any:
-    """Copy the tensors in dicts and lists, whole, to the CPU; everything else stays as it is."""
+    """Copy all tensors in nested dicts and lists to the CPU, sharded ones gathered; other values stay as they are."""
     if isinstance(state, torch.Tensor):
         return full_tensor(state).to("cpu", copy=True)
     if isinstance(state, dict):
@@ -26,9 +26,9 @@ def copied(state: Any) -> Any:
 
 @contextmanager
 def gathered(named: Mapping[str, torch.Tensor]) -> Iterator[Iterable[tuple[str, torch.Tensor]]]:
-    """Gather names and whole tensors, one after the other, so that at most one is held twice.
+    """Yield pairs of name and whole tensor, gathered one after the other, so that at most one is held twice.
 
-    What the block leaves is gathered when it ends, also by an error: the other learners wait for every tensor.
+    When the block ends, also by an error, the pairs that are left are gathered: the other learners wait for every tensor.
     """
     pairs = ((name, full_tensor(tensor)) for name, tensor in named.items())
     try:
@@ -39,7 +39,7 @@ def gathered(named: Mapping[str, torch.Tensor]) -> Iterator[Iterable[tuple[str, 
 
 
 def shard_like(tensor: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """Shard a whole tensor as ``own`` is, in its dtype, on its device. Communicates nothing."""
+    """Shard a whole tensor as ``own`` is sharded, in the dtype and on the device of ``own``, without communication."""
     tensor = tensor.to(own.device, own.dtype)
     if not isinstance(own, DTensor):
         return tensor

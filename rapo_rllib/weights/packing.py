@@ -1,6 +1,6 @@
 """Weights as numpy arrays, for the way from learner to engine and into RLlib's states.
 
-numpy has no bfloat16, so bfloat16 tensors travel as int16 views of the same bits, beside a tag that says what they are.
+numpy has no bfloat16, so bfloat16 tensors travel as int16 views of the same bits, beside a tag with their true dtype.
 Flow: ``rl_module.get_state`` -> Ray object store -> ``rollout/`` (engine) or ``rl_module.set_state``.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import torch
 
-PackedTensor = tuple[str, np.ndarray]  # (torch dtype without "torch.", array; int16 bits where the dtype is bfloat16)
+PackedTensor = tuple[str, np.ndarray]  # (torch dtype without "torch.", array; int16 bits if the dtype is bfloat16)
 PackedWeights = dict[str, PackedTensor]
 
 
@@ -20,7 +20,7 @@ def pack_weights(named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype |
 
     Args:
         named: pairs of name and tensor, on any device.
-        dtype: what floating-point tensors are rounded to first; None keeps theirs.
+        dtype: floating-point tensors are rounded to it first; None keeps their own.
 
     Example: ``pack_weights([("w", torch.ones(2))], torch.bfloat16) == {"w": ("bfloat16", array([16256, 16256], int16))}``
     """
@@ -37,9 +37,9 @@ def pack_weights(named: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype |
 
 
 def unpack_weights(packed: Mapping[str, PackedTensor]) -> dict[str, torch.Tensor]:
-    """Return the tensors that :func:`pack_weights` packed, bit for bit, on the CPU.
+    """Unpack what :func:`pack_weights` packed into CPU tensors, bit for bit.
 
-    Writeable arrays share their memory; read-only ones (out of Ray's object store) are copied, as torch has no such tensors.
+    Tensors share memory with writeable arrays; read-only ones (from Ray's object store) are copied: torch has no such tensors.
     """
     tensors: dict[str, torch.Tensor] = {}
     for name, (tag, array) in packed.items():

@@ -1,4 +1,4 @@
-"""Make the learner's weights available to engines, wherever they are. Flow: learner -> here -> env runner.
+"""Publication of the learner's weights to engines, wherever they are. Flow: learner -> here -> env runner.
 
 | engine | way |
 | --- | --- |
@@ -29,22 +29,22 @@ from rapo_rllib.weights.packing import pack_weights, unpack_weights
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 0.1  # between two looks at a transfer
+_LOOK_S = 0.1  # between two checks of a transfer
 
 
 class EngineWeights(Protocol):
-    """An engine's weights, as far as they are given to it here."""
+    """The weights of an engine, as far as a publication needs them."""
 
     def load(self, weights: Mapping[str, torch.Tensor], version: int) -> None:
-        """Replace them, and forget every cached prefix. ``WeightSyncError`` if they did not all arrive."""
+        """Replace the weights, and forget every cached prefix; raises ``WeightSyncError`` if some did not arrive."""
 
     def confirm(self, version: int) -> None:
-        """Confirm weights that are already there, and are of this version; forget every cached prefix."""
+        """Accept the weights that the engine has already received as this version, and forget every cached prefix."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """A version of the policy's weights and its place for engines. Small, except for ``tensors``, which never travel."""
+    """A version of the policy's weights, and where engines find it. Small, except for ``tensors``, which never travel."""
 
     version: int
     num_bytes: int = 0
@@ -53,7 +53,7 @@ class Publication:
     sent: bool = False  # the engine has received them already (vLLM's own transfer)
 
     def load_into(self, weights: EngineWeights) -> None:
-        """Load them into an engine's ``weights``."""
+        """Load the published weights into an engine."""
         if self.sent:
             weights.confirm(self.version)
         else:
@@ -62,7 +62,7 @@ class Publication:
 
 
 def publish(tensors: Mapping[str, torch.Tensor], version: int, dtype: torch.dtype) -> Publication:
-    """Put the weights, rounded to ``dtype``, into Ray's object store; shards are gathered."""
+    """Gather the weights, round them to ``dtype``, and put them into Ray's object store."""
     with gathered(tensors) as named:
         packed = pack_weights(named, dtype)
     num_bytes = sum(tensor.numel() for tensor in tensors.values()) * dtype.itemsize
@@ -74,12 +74,12 @@ class WeightSender:
 
     Args:
         backend: ``nccl`` or ``ipc``.
-        engines: actor handles of the env runners, by what each calls itself: one that was restarted has the same handle.
+        engines: actor handles of the env runners, by ``engine_name``, which changes with a restart; the handle does not.
         workers: tensor-parallel workers of each engine.
-        weights: the policy's tensors, called at every transfer.
+        weights: returns the policy's tensors; called at every transfer.
         dtype: of the engines.
         rank: of this learner.
-        timeout_s: in which engines must be connected, and a version must have arrived.
+        timeout_s: for engines to be connected, and for a version to arrive.
 
     Raises:
         WeightSyncError: not all engines could be connected within the time.
@@ -104,19 +104,19 @@ class WeightSender:
         try:
             self._transfer = self._connected(connect)
         except Exception:
-            for _ in self._source:  # other learners, which connect to nobody, wait for every tensor
+            for _ in self._source:  # other learners, which do not connect, wait for every tensor
                 pass
             raise
 
     def reaches(self, engines: Mapping[str, Any]) -> bool:
-        """Return whether these are the connected engines; a restarted engine counts as a new one."""
+        """Check whether these are the connected engines; a restarted engine counts as a new one."""
         return list(self._engines) == list(engines)
 
     def send(self) -> int:
         """Send one version; returns its bytes. Called on all learners.
 
         Raises:
-            WeightSyncError: not all engines have it within the time; this connection is unusable.
+            WeightSyncError: not all engines received it within the time; this connection is unusable.
         """
         with self._watched():
             try:
@@ -126,7 +126,7 @@ class WeightSender:
         return sum(math.prod(meta.shape) * meta.dtype.itemsize for meta in self._source.metadata())
 
     def _call(self, method: str, arguments: Sequence[Mapping[str, Any]]) -> None:
-        """Call all engines and wait; the first failure counts, as the others may wait for the one that failed."""
+        """Call all engines and wait; raise at the first failure, as other engines may wait for the one that failed."""
         calls = zip(self._engines.values(), arguments, strict=True)
         waiting = [engine.call_engine.remote(method, own) for engine, own in calls]
         deadline = time.monotonic() + self._timeout_s
@@ -141,7 +141,7 @@ class WeightSender:
             raise
 
     def _connected(self, connect: Callable[[], Any]) -> Any:
-        """Connect on a thread, which is left behind if an engine fails: there is no communicator yet that could be aborted."""
+        """Connect on a thread. If an engine fails, abandon the thread: there is no communicator yet that could be aborted."""
         made: Future[Any] = Future()
         device = torch.accelerator.current_device_index() if torch.accelerator.is_available() else None
 
@@ -160,13 +160,13 @@ class WeightSender:
         error = made.exception() if done else self._failure
         if done and error is None:
             return made.result()
-        made.add_done_callback(_shut_down)  # what comes after this belongs to nobody
+        made.add_done_callback(_shut_down)  # a connection that is made later is shut down
         told = f"were not connected within {self._timeout_s:.0f} s" if error is None else f"did not connect: {error}"
         raise WeightSyncError(f"the engines {told}") from error
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Break off a transfer that an engine has left, or that takes too long: a broadcast alone never ends."""
+        """Break off a transfer if an engine fails in it or the time is over: a broadcast would wait for ever."""
         over = threading.Event()
         watcher = threading.Thread(target=self._break_off_unless, args=(over,), daemon=True)
         watcher.start()

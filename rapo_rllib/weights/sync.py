@@ -1,11 +1,11 @@
-"""New weights to every engine, confirmed before the next sample.
+"""Sync of new weights to every engine, confirmed before the next sample.
 
     learner --publish--> engines --load--> version, scores --> compared here
 
-RLlib's own sync is fire-and-forget and may be dropped without a word. Here the call waits, and every engine says which version
-it holds, and how it scores a few fixed token sequences (``canary.py``). Stale or partial weights are this field's most
-expensive silent bug. An engine that cannot load is restarted. One whose process ended is left out while others go on: its node
-may be gone, and RLlib brings it back with the weights of then.
+RLlib's own sync is fire-and-forget and may be dropped silently. Here the call waits, and every engine reports which version it
+holds, and how it scores a few fixed token sequences (``canary.py``). Stale or partial weights are this field's most expensive
+silent bug. An engine that cannot load is restarted. An engine whose process ended is left out while others go on: its node may
+be gone. RLlib brings it back later, with the weights of that time.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Confirmation:
     version: int
     scores: Scores
     seconds: float  # of loading
-    engine: str  # env runner 2 on host-7 (5c1e90ab); after a restart another
+    engine: str  # e.g. env runner 2 on host-7 (5c1e90ab); another name after a restart
 
 
 @dataclass(frozen=True)
 class SyncReport:
-    """A confirmed sync: the version every engine holds, and how far engine and learner differ on the canary, nats."""
+    """A confirmed sync: the version that every engine holds, and how far engines and learner differ on the canary, nats."""
 
     version: int
     num_engines: int
@@ -51,20 +51,20 @@ class SyncReport:
     publish_s: float = 0.0  # until the weights were where engines find them
     load_s: float = 0.0  # of the slowest engine
     num_restarts: int = 0  # of engines that could not load at first
-    learner_moved: float = 0.0  # since the sync before, nats; of the engine that remembers the largest move
-    engine_missed: float = 0.0  # of that move, by the worst engine
+    learner_moved: float = 0.0  # since the sync before, nats; over engines, the largest move
+    engine_missed: float = 0.0  # part of that move that the worst engine missed, nats
 
 
 Loaded = tuple[Publication, float, list[Confirmation], int]  # seconds of publishing, every engine's answer, restarts
 
 
 class WeightSync:
-    """Gives the learner's weights to engines; remembers what each confirmed.
+    """Sync of the learner's weights to engines; the canary remembers what each engine confirmed.
 
     Args:
-        canary: its verdict ends the training.
-        transfer: ``weight_transfer``; one that is not vLLM's own is Ray's object store.
-        restarts: whether Ray starts env runners that ended anew (``restart_failed_env_runners``).
+        canary: raises if an engine's scores are wrong, which ends the training.
+        transfer: ``weight_transfer``: ``nccl`` or ``ipc``, vLLM's own; anything else is Ray's object store.
+        restarts: whether Ray restarts env runners that ended (``restart_failed_env_runners``).
         timeout_s: how long to wait for engines that load, and for those that are restarted.
     """
 
@@ -75,11 +75,11 @@ class WeightSync:
     def run(self, learner_group: Any, env_runner_group: Any) -> SyncReport:
         """Give the current weights to all engines of ``env_runner_group`` and wait until each has confirmed them.
 
-        All engines that are in service confirm, those that are restarted meanwhile included. One that was out of service before
+        All engines in service confirm, including those that are restarted meanwhile. An engine that was out of service before
         does not count: it gets weights before it samples again (``RAPO.restore_env_runners``).
 
         Raises:
-            WeightSyncError: an engine cannot load the weights, or there is none, or one holds something else than the learner.
+            WeightSyncError: an engine cannot load the weights, there is no engine, or one holds other weights than the learner.
         """
         expected = _first_learner(learner_group, lambda learner: learner.score(self.canary.sequences))
         load = self._load_locally if not _has_remote_runners(env_runner_group) else self._load_on_all
@@ -106,7 +106,7 @@ class WeightSync:
         return publication, publish_s, [answer], 0
 
     def _load_on_all(self, learner_group: Any, group: Any) -> Loaded:
-        """Publish and load until every engine in service has confirmed; those that fail and live are restarted."""
+        """Publish and load until every engine in service has confirmed; engines that fail but live are restarted."""
         in_service = any_engine_back(group, self._restarts, self._timeout_s)
         tries, num_restarts = (_MAX_LOADS if self._restarts else 1), 0
         for left in reversed(range(tries)):
@@ -115,7 +115,7 @@ class WeightSync:
             except WeightSyncError as error:
                 if self._transfer not in VLLM_TRANSFERS or not left:
                     raise
-                # of engines that share a transfer, those that live may wait for the one that does not
+                # engines share a transfer: those that live may wait for one that does not
                 logger.warning("%s; all engines are restarted", error)
                 failures = dict.fromkeys(in_service, str(error))
             else:
@@ -156,7 +156,7 @@ def verify_engine(publication: Publication, answer: Confirmation, expected: Scor
 
 
 def sync_metrics(report: SyncReport) -> dict[str, float]:
-    """Return metrics of a sync."""
+    """Name the metrics of a sync."""
     return {
         "weight_version": report.version,
         "engines": report.num_engines,
@@ -176,7 +176,7 @@ def _has_remote_runners(env_runner_group: Any) -> bool:
 
 
 def _published(learner_group: Any, env_runner_group: Any, transfer: str, timeout_s: float) -> tuple[Publication, float]:
-    """Let the learners publish, and the seconds that took. An engine that is silent or has ended is sent nothing."""
+    """Let the learners publish; returns the seconds, too. vLLM's transfer leaves out engines that ended or do not answer."""
     start = time.perf_counter()
     publication: Publication
     if learner_group.is_local and not _has_remote_runners(env_runner_group):
@@ -194,7 +194,7 @@ def _published(learner_group: Any, env_runner_group: Any, transfer: str, timeout
 def _answers(
     group: Any, in_service: Sequence[int], publication: Publication, sequences: Sequence[Sequence[int]], timeout_s: float
 ) -> tuple[list[Confirmation], dict[int, str]]:
-    """Let the engines load; confirmations, and of those without one the reason by number of the env runner."""
+    """Let the engines load; returns the confirmations, and for each env runner without one, by number, the reason."""
     arguments = {"publication": publication, "sequences": sequences}
     manager = group._worker_manager  # RLlib's group does not tell which ones answered
     results = manager.foreach_actor("load_policy", kwargs=arguments, remote_actor_ids=in_service, timeout_seconds=timeout_s)
@@ -211,24 +211,24 @@ def _answers(
 
 
 def _first_learner(learner_group: Any, function: Callable[[Any], Any]) -> Any:
-    """Return what ``function`` returns on the first learner; it runs on all of them, as collectives need.
+    """Call ``function`` on all learners, as its collectives need; returns the first learner's result.
 
     Raises:
-        WeightSyncError: it raised on a learner.
+        WeightSyncError: ``function`` raised on a learner.
         LearnerError: a learner died.
     """
     return learner_group.on_all(function, "a sync of weights", WeightSyncError)[0]
 
 
 _PAUSE_S = 0.5
-_SILENCE_S = 20.0  # an engine that says nothing for so long waits in a transfer that broke off
+_SILENCE_S = 20.0  # an engine that is silent for so long waits in a transfer that broke off
 
 
 def any_engine_back(env_runner_group: Any, restarts: bool, timeout_s: float) -> list[int]:
     """Return the numbers of the env runners in service; if there is none, wait for one.
 
     Raises:
-        WeightSyncError: none came back, or none will.
+        WeightSyncError: no env runner came back in time, or Ray restarts none.
     """
     deadline = time.monotonic() + timeout_s
     while not env_runner_group.healthy_worker_ids():
@@ -241,10 +241,10 @@ def any_engine_back(env_runner_group: Any, restarts: bool, timeout_s: float) -> 
 
 
 def all_engines_back(env_runner_group: Any, indices: Iterable[int], timeout_s: float) -> None:
-    """End these env runners, if they still live, and wait until Ray has started all of them anew.
+    """End these env runners, if they still live, and wait until Ray has restarted all of them.
 
     Raises:
-        WeightSyncError: one did not come back in time.
+        WeightSyncError: an env runner did not come back in time.
     """
     manager = env_runner_group._worker_manager  # RLlib has no other way to the actors
     waiting = set(indices)
@@ -260,11 +260,11 @@ def all_engines_back(env_runner_group: Any, indices: Iterable[int], timeout_s: f
             raise WeightSyncError(f"env runner(s) {sorted(waiting)} did not come back within {timeout_s:.0f} s; see their logs")
         time.sleep(_PAUSE_S)
         env_runner_group.probe_unhealthy_env_runners()
-        # a process that is being ended may answer once more
+        # a process that is being ended may answer once more, by its old name
         names = _asked(manager, waiting).ignore_errors()
         waiting -= {result.actor_id for result in names if result.get() != before.get(result.actor_id)}
 
 
 def _asked(manager: Any, indices: Iterable[int]) -> Any:
-    """Ask the env runners in service among these for their names: another name after each start."""
+    """Ask those of these env runners that are in service for their names, which change with each start."""
     return manager.foreach_actor("engine_name", remote_actor_ids=sorted(indices), timeout_seconds=_SILENCE_S)

@@ -1,7 +1,7 @@
 """The learner's end of vLLM's own weight transfer: NCCL between GPUs, or CUDA IPC on one. Flow: learner -> here -> workers.
 
-vLLM's trainer engine drives the exchange: it tells the engines to receive, and sends. Engines live in env runners, so it speaks
-to them by actor calls (``EnvRunnerClient``); what it sends are the policy's weights in the engines' dtype (``PolicySource``).
+vLLM's trainer engine drives the exchange: it tells the engines to receive, and sends. Engines live in env runners, so they are
+told by actor calls (``EnvRunnerClient``). The policy's weights are sent in the engines' dtype (``PolicySource``).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, We
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 
 Weights = Callable[[], Mapping[str, torch.Tensor]]
-Call = Callable[[str, Sequence[Mapping[str, Any]]], None]  # method of every engine's workers, arguments for each engine
+Call = Callable[[str, Sequence[Mapping[str, Any]]], None]  # (method of every engine's workers, arguments of each engine)
 
 
 class PolicySource(WeightSource):
-    """The policy's weights under their checkpoint names, rounded to the engines' dtype one by one; shards are gathered."""
+    """The policy's weights by checkpoint name; one by one, they are gathered and rounded to the engines' dtype."""
 
     def __init__(self, weights: Weights, dtype: torch.dtype) -> None:
         self._weights, self._dtype = weights, dtype
@@ -35,12 +35,12 @@ class PolicySource(WeightSource):
             yield name, tensor.to(self._kind(tensor)).contiguous()
 
     def finish(self) -> None:
-        """Gather what an iteration that broke off has left: shards of it are with learners that wait."""
+        """Gather the tensors that an interrupted iteration left: the other learners wait for each of them."""
         for _ in self._left:
             pass
 
     def largest(self) -> int:
-        """Return bytes of the largest tensor that is sent."""
+        """Compute the bytes of the largest tensor that is sent."""
         return max((math.prod(meta.shape) * meta.dtype.itemsize for meta in self.metadata()), default=0)
 
     def _kind(self, tensor: torch.Tensor) -> torch.dtype:
@@ -48,19 +48,19 @@ class PolicySource(WeightSource):
 
 
 class EnvRunnerClient:
-    """vLLM's ``VLLMWeightSyncClient`` for several engines, each with ``workers`` processes.
+    """Counterpart of vLLM's ``VLLMWeightSyncClient`` for several engines, each with ``workers`` processes.
 
     Args:
         call: calls a method on the workers of all engines at once and waits; one mapping of arguments per engine.
-        num_engines: how many there are.
-        workers: tensor-parallel workers of each.
+        num_engines: number of engines.
+        workers: tensor-parallel workers of each engine.
     """
 
     def __init__(self, call: Call, num_engines: int, workers: int) -> None:
         self._call, self._num_engines, self._workers = call, num_engines, workers
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Let the engines join; each takes its own ranks of the group."""
+        """Let the engines join the transfer's group, each with ranks of its own."""
         infos = [dict(init_info) for _ in range(self._num_engines)]
         for index, info in enumerate(infos):
             if "rank_offset" in info:
@@ -68,20 +68,20 @@ class EnvRunnerClient:
         self._call("init_weight_transfer_engine", [{"init_info": info} for info in infos])
 
     def start_weight_update(self) -> None:
-        """Prepare every engine."""
+        """Prepare every engine to receive."""
         self._call("start_weight_update", [{}] * self._num_engines)
 
     def update_weights(self, update_info: Any) -> None:
-        """Receive; returns when all have."""
+        """Let every engine receive; returns when all have done so."""
         self._call("update_weights", [{"update_info": update_info}] * self._num_engines)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Put the received weights to use. Versions are our own: ``Publication``."""
+        """Let every engine use what it received. ``weight_version`` is not used: ``Publication`` carries ours."""
         self._call("finish_weight_update", [{}] * self._num_engines)
 
 
 def transfer(backend: str, call: Call, num_engines: int, workers: int, source: PolicySource, rank: int) -> Any:
-    """Make vLLM's trainer engine, connected to the engines; its ``send_weights()`` sends. Called on all learners.
+    """Make vLLM's trainer engine, connected to the engines; its ``send_weights()`` sends. All learners call this.
 
     Args:
         backend: ``nccl`` or ``ipc``.
@@ -89,7 +89,7 @@ def transfer(backend: str, call: Call, num_engines: int, workers: int, source: P
         num_engines: engines that receive.
         workers: tensor-parallel workers of each.
         source: the weights.
-        rank: of this learner; only the first one sends, the others take part in gathering shards.
+        rank: of this learner; only the first learner sends, the others help to gather shards.
     """
     client = EnvRunnerClient(call, num_engines, workers)
     info = _init_info(backend, 1 + num_engines * workers, rank, source.largest())
@@ -100,7 +100,7 @@ def _init_info(backend: str, world_size: int, rank: int, largest: int) -> Traine
     if backend == "ipc":
         from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 
-        # a tensor that is larger than the buffer is an error there, and the embedding of a 7B model is larger than vLLM's 1 GiB
+        # vLLM refuses a tensor larger than the buffer, and the embedding of a 7B model is larger than its default of 1 GiB
         size = max(IPCTrainerInitInfo.packed_buffer_size_bytes, largest)
         return IPCTrainerInitInfo(packed=True, packed_buffer_size_bytes=size, rank=rank)
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
