@@ -34,8 +34,6 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     [
         ("import solutions.jsonl chats", ["source 'human': 4 step traces", "source 'gpt-4': 2 step traces", "6 were added."]),
         ("import released", ["source 'aepo-14b': 1 step traces", "left out: 1 (padding of the released code", "1 were added."]),
-        ("import solutions.jsonl --uri ./mixed", ["'human': 2 step traces", "left out: 2 (beyond --max-traces)"]),
-        ("import chats.jsonl --uri ./mixed", ["'gpt-4': 2 step traces", "holds 4 step traces"]),
         ("import solutions.jsonl --uri ./clean", ["left out: 1 (question of the evaluation)", "holds 2 step traces"]),
         ("stats --uri ./clean.db", ["2 step traces", "source 'human': 2 step traces, mean reward 1"]),
         ('search "Tom', ["[1] ", "[2] ", "by human, reward 1"]),
