@@ -81,6 +81,8 @@ class EnginePump:
     def abort(self) -> None:
         """Abort all running requests, without an answer to the coroutines that await them."""
         names, self._running = list(self._running), {}
+        for name in names:  # a later pump may ask by the same name
+            self._finished.pop(name, None)
         try:
             self._engine.abort(names)
         except Exception as error:  # the engine may be what broke

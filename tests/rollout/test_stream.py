@@ -204,20 +204,38 @@ def test_a_group_that_is_given_up_leaves_nothing(setting: Setting) -> None:
     setting.tick_until(lambda: not setting.stream._run._coroutines)  # their tools have returned, and they end there
 
 
-def test_a_run_of_the_same_engine_between_two_calls(setting: Setting) -> None:
-    """An evaluation: what the engine finishes for the stream meanwhile is kept for it."""
+@pytest.fixture
+def evaluated(setting: Setting) -> Setting:
+    """A stream whose engine has finished the first steps of two groups during an evaluation, which kept them."""
     setting.engine.latency = lambda request: 10**9  # until all four are there, however late their environments begin
     setting.begin(0, 1)
     while setting.engine.num_unfinished < 4:
         setting.stream._run.tick()
     setting.engine.latency = lambda request: 50
     setting.engine._running = {key: (request, 50) for key, (request, _) in setting.engine._running.items()}
-    evaluated = setting.loop.run(QUESTIONS[2:], greedy=True, group_size=1)
-    assert [group.trajectories[0].correct for group in evaluated] == [True, True]
+    groups = setting.loop.run(QUESTIONS[2:], greedy=True, group_size=1)
+    assert [group.trajectories[0].correct for group in groups] == [True, True]
     assert len(setting.loop.finished) == 4  # first steps of the stream's trajectories
-    setting.advance()
-    assert sorted(setting.done) == [10, 11] and setting.loop.finished == {}
-    assert all(t.correct for group in setting.done.values() for t in group.trajectories)
+    return setting
+
+
+def test_a_run_of_the_same_engine_between_two_calls(evaluated: Setting) -> None:
+    evaluated.advance()
+    assert sorted(evaluated.done) == [10, 11] and evaluated.loop.finished == {}
+    assert all(t.correct for group in evaluated.done.values() for t in group.trajectories)
+
+
+def test_a_stream_that_is_closed_leaves_no_steps_for_the_next_one(evaluated: Setting) -> None:
+    """Which asks by the same names, if its weights have the same version."""
+    evaluated.stream.close()
+    assert evaluated.loop.finished == {}
+    evaluated.stream, done = RolloutStream(evaluated.loop), len(evaluated.engine.requests)
+    evaluated.begin(0)
+    evaluated.engine.script = lambda so_far: "<answer>none</answer>"
+    evaluated.advance()
+    names = [request.request_id for request in evaluated.engine.requests]
+    assert set(names[done:]) < set(names[:done])
+    assert [len(t.steps) for t in evaluated.done[10].trajectories] == [1, 1]
 
 
 def test_an_engine_that_breaks_ends_the_stream(setting: Setting) -> None:
