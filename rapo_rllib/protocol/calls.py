@@ -18,6 +18,7 @@ _JSON_FORMS, _LIST_FORMS = (JSON, "llama3_json", "llama4_json", "xlam"), ("pytho
 _MARK = re.compile(  # marks with which model families begin one call, or several
     r"<[^<>\s/]{0,20}(?:tool|function)[_▁]?calls?[^<>\s]{0,20}>|<function=\w|<\|python_tag\|>|\[TOOL_CALLS\]"
 )
+_ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|/)")  # JSON's for a letter, itself escaped any number of times
 XML = ("qwen3_coder", "qwen3_xml", "step3p5", "seed_oss")
 _OWN: dict[str, tuple[str, ...]] = {  # marks of parsers; a parser that is not listed has all
     **dict.fromkeys((JSON, "llama3_json", "llama4_json", "pythonic", "llama4_pythonic"), ()),
@@ -76,8 +77,13 @@ def first_mark(text: str) -> re.Match[str] | None:
 
 
 def num_marks(mark: str, text: str, calls: Sequence[tuple[str, str]]) -> int:
-    """Count ``mark`` in ``text`` outside the arguments of ``calls``, in which the mark may be escaped."""
-    return text.count(mark) - sum(json.dumps(read_object(one)[0], ensure_ascii=False).count(mark) for _, one in calls)
+    """Count ``mark`` in ``text`` outside the arguments of ``calls``; it may be escaped in either, and counts alike."""
+    given = (json.dumps(read_object(one)[0], ensure_ascii=False) for _, one in calls)
+    return _unescaped(text).count(mark) - sum(_unescaped(one).count(mark) for one in given)
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else "/", text)
 
 
 def read_json(text: str) -> ReadCalls:

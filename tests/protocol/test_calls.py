@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from rapo_rllib.protocol.calls import ReadCalls, has_unread, looks_broken, read_json
@@ -52,3 +54,10 @@ def test_a_mark_in_prose_is_no_call() -> None:
     call = "<tool_call>add</tool_call>"
     assert not has_unread(f"I write <tool_call>:\n{call}", [("add", "{}")])
     assert not has_unread(call, [("add", '{"a": "\\u003ctool_call>"}')]) and has_unread(call * 2, [("add", "{}")])
+
+
+def test_an_escaped_mark_in_an_argument_hides_no_call() -> None:
+    call, read = '<tool_call>{"name": "add", "arguments": {"a": "\\u003ctool_call>"}}', [("add", '{"a": "<tool_call>"}')]
+    assert not has_unread(call, read) and has_unread(f"{call}<tool_call>add", read)
+    literal = [("add", json.dumps({"a": "\\u003ctool_call>"}))]  # of a form in which arguments are no JSON
+    assert not has_unread("<tool_call><parameter=a>\\u003ctool_call>", literal)

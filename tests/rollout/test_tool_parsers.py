@@ -257,3 +257,5 @@ def test_what_is_cut_off_is_not_run() -> None:
     assert closed_calls(f"{begin}add {end}{end}", (one,), parser) == (one,)  # quoted
     assert closed_calls(f"{begin}add {end}\n{begin}add", (two, two), parser) == (two,)
     assert closed_calls(f"{begin}add\n{begin}add{end}", (two, two), parser) == ()
+    one, save = ("save", '{"o": "<function=x"}'), '<function=save><parameter=o>"\\u003cfunction=x"</parameter></function>'
+    assert closed_calls(f"{save}<function=save><parameter=o>", (one, two), "qwen3_coder") == (one,)  # quoted, and escaped
