@@ -37,6 +37,7 @@ from rapo_rllib.env_runner.stream.runner import Answer, Order, RunnerStream
 from rapo_rllib.errors import EnvError
 from rapo_rllib.models.devices import return_free_memory
 from rapo_rllib.monitoring.metrics_log import logged_metrics
+from rapo_rllib.rollout.loop import RolloutLoop
 from rapo_rllib.rollout.unaided import add_unaided
 from rapo_rllib.types import Question, TrajectoryGroup
 from rapo_rllib.weights.publisher import Publication
@@ -70,7 +71,7 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
     def _make_engine(self) -> Any:
         return make_engine(self.settings, self._seed or 0)
 
-    def _make_loop(self) -> Any:
+    def _make_loop(self) -> RolloutLoop:
         if self.settings.uses_retrieval and not self.config.in_evaluation:
             self._layers = open_layers(self.settings)
         return make_loop(self.settings, self._source, self.engine, self._layers)
@@ -187,8 +188,15 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             raise ValueError("retrieval_prob is missing: give the chance of a retrieval with questions")
         self._retrieval_prob = retrieval_prob
         observer = self._observer() if self._callbacks.listens else None
-        how = {"greedy": explore is False, "group_size": group_size, "env_steps": env_steps}
-        groups = self._roll_out(questions, observer, retrieval_prob=retrieval_prob, **how)
+        groups = self.loop.run(
+            questions,
+            retrieval_prob=retrieval_prob,
+            greedy=explore is False,
+            group_size=group_size,
+            env_steps=env_steps,
+            observer=observer,
+        )
+        self._add_unaided(groups)
         if observer is not None:
             self.hand_on(observer.take(groups))
         return SampleResult(groups, [self.loop.stats], [self.metrics.reduce()])
@@ -216,11 +224,13 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
             self._asked_by = self.policy_version
         take = self.own_questions.take_held_out if held_out else self.own_questions.take
         chance, sampled, episodes = 0.0 if held_out else self._retrieval_prob, SampleResult(), []
-        how = {"retrieval_prob": chance, "greedy": greedy, "group_size": size, "env_steps": env_steps}
         while missing := missing_episodes(sampled, wanted, timesteps):
             observer = self._observer()
             questions = take(-(-missing // size))
-            groups = self._roll_out(questions, observer, **how)
+            groups = self.loop.run(
+                questions, retrieval_prob=chance, greedy=greedy, group_size=size, env_steps=env_steps, observer=observer
+            )
+            self._add_unaided(groups)
             sampled.extend(SampleResult(groups, [self.loop.stats]))
             whole = [one for one in observer.take(groups) if one.get_infos(-1)["end"] != "error"]
             if not whole:
@@ -234,11 +244,9 @@ class RAPOEnvRunner(EnvRunner, Checkpointable):
     def _observer(self) -> EpisodeObserver:
         return EpisodeObserver(self._callbacks)
 
-    def _roll_out(self, questions: Sequence[Question], observer: EpisodeObserver | None, **how: Any) -> list[TrajectoryGroup]:
-        """Roll out as ``RolloutLoop.run`` does, and add unaided forms to trajectories that retrieved."""
-        groups = self.loop.run(questions, observer=observer, **how)
+    def _add_unaided(self, groups: Sequence[TrajectoryGroup]) -> None:
+        """Add unaided forms to trajectories that retrieved."""
         add_unaided(groups, self.settings.objective.shown_steps, self.loop.chat)
-        return groups
 
     def hand_on(self, episodes: list[SingleAgentEpisode]) -> None:
         """Call ``on_sample_end`` with complete episodes."""
