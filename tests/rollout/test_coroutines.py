@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -149,15 +150,14 @@ def test_a_call_that_is_given_up_ends_with_the_error_and_its_thread_is_replaced(
 
 
 class MayHang(CalculatorEnv):
-    """Hangs at one question, and says that it has for longer than any deadline: the others have time."""
+    """Hangs at some questions, and says that it always has: the others have time, however busy the machine is."""
 
     borrower: Episode
     released = threading.Event()
 
     def step(self, action: str) -> Any:
         if self.question.id in HUNG and "</python>" in action:
-            assert self.borrower.env_started is not None
-            self.borrower.env_started -= 2 * SOON_S
+            self.borrower.env_started = -math.inf
             self.released.wait()
         return super().step(action)
 
@@ -168,7 +168,7 @@ HUNG = ("q17", "q4711")
 @pytest.mark.parametrize("in_event_loop", [False, True], ids=["plain", "notebook"])
 def test_ten_thousand_trajectories_come_to_their_end_beside_two_that_hang(in_event_loop: bool) -> None:
     MayHang.released.clear()
-    settings = {"group_size": 1, "max_response_tokens": 200, "step_timeout_s": SOON_S}
+    settings = {"group_size": 1, "max_response_tokens": 200, "step_timeout_s": 3600.0}
     loop = scripted_loop(ScriptedEngine(solve), MayHang, pool=TellingPool, **settings)
     questions = [Question(f"q{i}", f"What is {i} + 1?", str(i + 1)) for i in range(10_000)]
 
@@ -184,4 +184,4 @@ def test_ten_thousand_trajectories_come_to_their_end_beside_two_that_hang(in_eve
     hung = {name: ends.pop(name) for name in HUNG}
     assert set(ends.values()) == {("answer", 1.0, "")} and len(ends) == 9_998
     for end, reward, error in hung.values():
-        assert (end, reward) == ("error", 0.0) and error.startswith("env.step has not returned after 6")
+        assert (end, reward) == ("error", 0.0) and error.startswith("env.step has not returned after inf s")
