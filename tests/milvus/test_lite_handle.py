@@ -332,6 +332,7 @@ class TestInsideRay:
         monkeypatch.setattr(handles, "Line", refuse)
         put(far, 2)
         assert versions(far) == [1, 2] and handles._reached[path].line is None
+        assert handles._reached[path].known == {"steps"}  # whose rows are read: later calls get less time
         with pytest.raises(ValueError, match="two rows have the same id"):
             put(far, 3, 3)
 
