@@ -8,6 +8,7 @@ from collections.abc import Collection
 _SHOWN = 40
 MOST = 1e9  # upper bound of numbers that have no other: larger ones are slips, or overflow somewhere
 MOST_SECONDS = 1e6  # upper bound of waiting times: an operating system's own limit for sockets is not far above
+MOST_FOUND = 16_384  # rows that one search of a Milvus server may ask for
 
 
 def refuse_unknown_keys(given: Collection[str], known: Collection[str], where: str = "") -> None:

@@ -28,7 +28,8 @@ def grown_candidates(
         successful: of trajectories that are correct and ended by themselves
         advantage:  of trajectories with a positive reward above their group's mean, which ended by themselves
 
-    Left out are steps whose tool call failed, and steps that a branch took over from its sibling.
+    Left out are steps whose tool call failed, whole trajectories with such a step, and steps that a branch took over
+    from its sibling.
 
     Args:
         groups: of one rollout.
@@ -56,7 +57,7 @@ def _step_traces(trajectory: Trajectory, protocol: ProtocolSettings, level: str)
     whole = ExpertTrajectory(question, (*trajectory.given, *texts), trajectory.reward, POLICY)
     traces = [replace(trace, weight_version=trajectory.policy_version) for trace in cut(whole, level)]
     if level == "trajectory":
-        return traces if not trajectory.own_start else []
+        return [] if trajectory.own_start or any(step.tool_error for step in trajectory.steps) else traces
     return [
         trace
         for trace, step in zip(traces[len(trajectory.given) :], trajectory.steps, strict=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 
 from rapo_rllib.types import HistoryQuery, RetrievedTrace
+from rapo_rllib.validation import MOST_FOUND
 
-MOST = 16_384  # rows that one search of Milvus returns
 _NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")  # commas part thousands, or the items of a list
 _WORD = re.compile(r"[^\W_]+")
 
@@ -64,8 +64,8 @@ def nearest_without_answers(
         hits = dict(zip(waiting, find(waiting, count), strict=True))
         for position, nearest in hits.items():
             found[position] = [hit for hit in nearest if not shows_answer(hit.trace.text, queries[position].answers)][:top_k]
-        if count == MOST:
+        if count == MOST_FOUND:
             break
         waiting = [position for position in waiting if len(found[position]) < top_k and len(hits[position]) == count]
-        count = min(MOST, 4 * count)
+        count = min(MOST_FOUND, 4 * count)
     return found

@@ -45,7 +45,7 @@ def search(
     query: Annotated[str, typer.Argument(help="What to look for.", show_default=False)],
     uri: Uri = "./corpus.db",
     collection: Collection = "passages",
-    top_k: Annotated[int, typer.Option(min=1, help="How many passages.")] = 3,
+    top_k: Annotated[int, typer.Option(min=1, max=1000, help="How many passages.")] = 3,
     mode: Annotated[str, typer.Option(help="dense, bm25, or hybrid: both.")] = "hybrid",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a passage.")] = False,
 ) -> None:

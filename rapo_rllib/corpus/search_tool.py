@@ -17,6 +17,7 @@ from rapo_rllib.corpus.collection import CorpusPlace, Hit, PassageCollection, ch
 from rapo_rllib.errors import RetrievalError, ToolError
 from rapo_rllib.milvus.lite.handle import BUSY_S
 from rapo_rllib.tools.base import ToolLimits, ToolResult
+from rapo_rllib.validation import MOST_FOUND
 
 Query = TypeVar("Query")
 Answer = TypeVar("Answer")
@@ -64,7 +65,7 @@ class Batched(Generic[Query, Answer]):
 logger = logging.getLogger(__name__)
 
 PREFIX = "env_config.tools: search option "
-_MOST = 25_000  # upper limit of top_k, and of max_chars
+_MOST = {"top_k": MOST_FOUND, "max_chars": 25_000}
 TIMEOUT_S = 10.0  # of one request to Milvus
 MAX_QUERY_CHARS = 1000  # the rest of a query is cut off
 MAX_FAILURES = 20  # calls in a row that Milvus did not answer; then it counts as gone
@@ -98,8 +99,8 @@ class CorpusSearch:
         max_chars: int = 1000,
     ) -> None:
         for key, value in {"top_k": top_k, "max_chars": max_chars}.items():
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
-                raise ValueError(f"{PREFIX}{key} = {value!r}: must be a whole number, 1 or more, at most {_MOST}")
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST[key]:
+                raise ValueError(f"{PREFIX}{key} = {value!r}: must be a whole number, 1 or more, at most {_MOST[key]}")
         check_mode(mode, f"{PREFIX}mode")
         self.collection = PassageCollection(CorpusPlace(uri, collection, TIMEOUT_S, prefix=PREFIX))
         self._top_k, self._max_chars, self._mode = top_k, max_chars, mode

@@ -56,7 +56,7 @@ def read_rows(
 
 
 def read_once(read: Reader) -> Reader:
-    """Cache the results of ``read`` for the whole process; read again if a file that an argument names has changed."""
+    """Cache the results of ``read`` for the whole process; read again if a file or folder named by an argument has changed."""
 
     @lru_cache(maxsize=8)
     def kept(changed_at: tuple[int, ...], *args: Any, **named: Any) -> Any:
@@ -65,7 +65,8 @@ def read_once(read: Reader) -> Reader:
     @wraps(read)
     def asked(*args: Any, **named: Any) -> Any:
         paths = [Path(part).expanduser() for part in args if isinstance(part, str)]
-        return kept(tuple(path.stat().st_mtime_ns for path in paths if path.exists()), *args, **named)
+        files = [file for path in paths for file in (path, *path.rglob("*"))]  # a folder's time is not that of its files
+        return kept(tuple(file.stat().st_mtime_ns for file in files if file.exists()), *args, **named)
 
     return cast(Reader, asked)
 

@@ -121,14 +121,15 @@ def check_rows(rows: Sequence[dict[str, Any]], vectors: np.ndarray, shape: Shape
         raise ValueError(f"got {len(rows)} rows and vectors of shape {vectors.shape}; they must match and be finite numbers")
     if vectors.shape[1] != shape.dim:
         raise ValueError(f"got vectors of width {vectors.shape[1]}; the collection's are {shape.dim} wide")
-    key = next(iter(rows[0]))
-    keys = [row[key] for row in rows]
+    key = shape.key
+    keys = [row.get(key) for row in rows]
     if len(set(keys)) < len(keys):
         doubled = next(k for k in keys if keys.count(k) > 1)
         raise ValueError(f"two rows have the same {key} {doubled!r}")
     for row in rows:
         if row.keys() != shape.columns.keys():
-            raise ValueError(f"row {row[key]!r} has the columns {sorted(row)}; the collection's are {sorted(shape.columns)}")
+            wrong = f"row {row.get(key)!r} has the columns {sorted(row)}"
+            raise ValueError(f"{wrong}; the collection's are {sorted(shape.columns)}")
         for name, value in row.items():
             if isinstance(value, str):
                 what, most = f"{name} of row {row[key]!r}", shape.columns[name] or MAX_VARCHAR_BYTES

@@ -115,7 +115,8 @@ class JsonService:
         return body
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.name, self._timeout_s, self._attempts, self._patience_s)
+        kept = (self.name, self._timeout_s, self._attempts, self._patience_s, self._before_try, self._wait_asked)
+        return type(self), kept
 
 
 _backoff = wait_random_exponential(multiplier=0.5, max=MAX_WAIT_S)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from rapo_rllib.settings.knobs import Knobs, knob
+from rapo_rllib.validation import MOST_FOUND
 
 
 def _check_collection(name: str, value: Any) -> None:
@@ -40,7 +41,7 @@ class BufferSettings(Knobs):
         "expert", "source of its first build: `expert` (the environment's) or a .jsonl[.gz] file; None: it must exist"
     )
     max_traces: int | None = knob(None, "stop building after so many step traces; None: all", at_least=1)
-    top_k: int = knob(1, "nearest traces to choose from", at_least=1)
+    top_k: int = knob(1, "nearest traces to choose from", at_least=1, at_most=MOST_FOUND)
     selection: Literal["nearest", "best_reward"] = knob(
         "nearest", "show the `nearest` of these, or that with the `best_reward`"
     )

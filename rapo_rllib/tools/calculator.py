@@ -31,7 +31,7 @@ class Calculator:
     """
 
     name = tag = "calculator"
-    description = "Works out one operation (+, -, *, / or //) on two decimal numbers, exactly."
+    description = "Works out one operation (+, -, *, / or //) on two decimal numbers, to ten digits behind the point."
     argument = "expression"
     limits = ToolLimits(timeout_s=5.0, max_output_chars=200)
 

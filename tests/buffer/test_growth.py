@@ -70,6 +70,7 @@ def test_a_failed_tool_call_is_no_example() -> None:
     trajectory.steps[0].tool_error = "failed"
     (only,) = candidates("successful", trajectory)
     assert only.text == ANSWER and "NameError" in only.history
+    assert candidates("successful", trajectory, level="trajectory") == []
 
 
 def test_a_branch_brings_its_own_steps_only() -> None:

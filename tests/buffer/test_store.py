@@ -68,7 +68,8 @@ def test_the_effort_of_a_search(choice, top_k, effort):
         ({"level": "token"}, r"step_trace_buffer\.level = 'token': must be one of 'step', 'trajectory'"),
         ({"max_grown": 0}, r"step_trace_buffer\.max_grown = 0"),
         ({"growth": "always"}, r"step_trace_buffer\.growth = 'always'"),
-        ({"top_k": 0}, r"step_trace_buffer\.top_k = 0: must be a whole number at least 1"),
+        ({"top_k": 0}, r"step_trace_buffer\.top_k = 0: must be a whole number between 1 and 16384"),
+        ({"top_k": 16_385}, r"step_trace_buffer\.top_k = 16385: must be a whole number between 1 and 16384"),
         ({"collection": "a b"}, r"step_trace_buffer\.collection = 'a b': must be letters, digits and underscores"),
     ],
 )

@@ -72,6 +72,7 @@ def test_a_bad_query_is_an_observation(corpus: PassageCollection, query: str, te
     ("options", "message"),
     [
         ({"top_k": 0}, r"env_config\.tools: search option top_k = 0: must be a whole number, 1 or more"),
+        ({"top_k": 16_385}, r"search option top_k = 16385: must be a whole number, 1 or more, at most 16384"),
         ({"max_chars": "9"}, r"search option max_chars = '9': must be a whole number"),
         ({"mode": "sparse"}, r"search option mode = 'sparse': must be one of dense, bm25, hybrid"),
         ({"uri": "corpus"}, r"search option uri: 'corpus' is neither a Milvus Lite path that ends in \.db nor a server"),

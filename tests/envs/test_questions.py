@@ -164,6 +164,13 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert len(Questions.questions({"dataset": path}, "train")) == 4
 
 
+def test_a_changed_file_of_a_folder_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for times in (1, 2):
+        write(tmp_path / "data" / "train.jsonl", ROWS * times)
+        assert len(Questions.questions({"dataset": str(tmp_path)}, "train")) == 2 * times
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

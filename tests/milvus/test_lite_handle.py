@@ -145,6 +145,16 @@ class TestWithoutRay:
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(lambda _: versions(milvus), range(40))) == [[1, 2, 3]] * 40
 
+    def test_rows_may_name_their_columns_in_any_order(self, milvus: LiteHandle) -> None:
+        milvus.create("steps", FIELDS, 2)
+        vectors = np.ones((2, 2), dtype=np.float32)
+        milvus.upsert("steps", [{"version": 1, "id": "a"}, {"version": 1, "id": "b"}], vectors)
+        assert versions(milvus) == [1, 1]
+        with pytest.raises(ValueError, match="two rows have the same id 'a'"):
+            milvus.upsert("steps", [{"version": 1, "id": "a"}, {"version": 2, "id": "a"}], vectors)
+        with pytest.raises(ValueError, match=r"row None has the columns \['version'\]"):
+            milvus.upsert("steps", [{"version": 1}], vectors[:1])
+
     def test_a_path_that_cannot_be_one_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file.db").write_text("")
         with pytest.raises(ValueError, match=r"step_trace_buffer\.uri: .*file\.db is a file; Milvus Lite 3 keeps a folder"):
@@ -322,6 +332,7 @@ class TestInsideRay:
         monkeypatch.setattr(handles, "Line", refuse)
         put(far, 2)
         assert versions(far) == [1, 2] and handles._reached[path].line is None
+        assert handles._reached[path].known == {"steps"}  # whose rows are read: later calls get less time
         with pytest.raises(ValueError, match="two rows have the same id"):
             put(far, 3, 3)
 

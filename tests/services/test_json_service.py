@@ -113,12 +113,14 @@ def test_before_every_try() -> None:
     assert 800 < left[0] <= 900 and left[1] <= left[0] - 1
 
 
-def test_no_turn_is_no_try() -> None:
-    def no_turn(_: float) -> None:
-        raise ServiceError("no turn", status=429)
+def no_turn(_: float) -> None:
+    raise ServiceError("no turn", status=429)
 
+
+def test_no_turn_is_no_try_in_another_process_too() -> None:
+    service = pickle.loads(pickle.dumps(JsonService("it", before_try=no_turn)))
     with local_service(in_turn(Reply([]))) as server, pytest.raises(ServiceError, match="no turn"):
-        JsonService("it", before_try=no_turn).request("GET", server.url)
+        service.request("GET", server.url)
     assert server.requests == []
 
 

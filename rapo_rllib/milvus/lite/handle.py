@@ -68,11 +68,13 @@ class Reached:
 
         collection = arguments[0]
         patience_s = max(timeout_s, BUSY_S if collection in self.known else OPEN_S)
-        if self.line is None:
-            if (actor := self.actor) is None:
-                raise ConnectionResetError("another thread has let go of it")
-            return ray.get(actor.call.remote(math.inf, method, *arguments), timeout=patience_s)
-        found: tuple[Exception | None, Any] = self.line.ask(patience_s, time.time() + patience_s, method, *arguments)
+        found: tuple[Exception | None, Any]
+        if self.line is not None:
+            found = self.line.ask(patience_s, time.time() + patience_s, method, *arguments)
+        elif (actor := self.actor) is not None:
+            found = ray.get(actor.call.remote(math.inf, method, *arguments), timeout=patience_s)
+        else:
+            raise ConnectionResetError("another thread has let go of it")
         if method not in UNREAD:
             self.known.add(collection)
         return found
