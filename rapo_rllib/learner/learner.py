@@ -155,7 +155,7 @@ class RAPOTorchLearner(TorchLearner):
             minibatches = self.rows.scored(training_data.minibatches)
             for _ in range(self.settings.rllib.num_epochs):
                 for minibatch in minibatches:
-                    self._optimizer_step(minibatch, metrics)
+                    self._optimizer_step(minibatch, partial(self._add_gradient, metrics), metrics)
             self._drop_gradients()
         self._log_update(training_data, metrics.reduced(self._ranks, time.perf_counter() - start))
         self.after_gradient_based_update(timesteps=timesteps or {})
@@ -179,12 +179,12 @@ class RAPOTorchLearner(TorchLearner):
         """Take one optimiser step of language modelling; log ``imitation_loss``, the mean over all learners' tokens, nats."""
         (rows,) = self.rows.scored(batch.minibatches)
         self._set_optimizer_lr(self.get_optimizer(DEFAULT_MODULE_ID), batch.lr)
+        metrics = UpdateMetrics()
         with torch_threads(self._num_threads()):
-            loss, norm = self._accumulated(rows, self._add_imitation_gradient)
-            if math.isfinite(norm) and math.isfinite(loss):
-                self._step(norm)
+            loss = self._optimizer_step(rows, self._add_imitation_gradient, metrics)
             self._drop_gradients()
-        self.metrics.log_value((DEFAULT_MODULE_ID, "imitation_loss"), loss, reduce="mean", window=1)
+        for name, value in {"imitation_loss": loss, "num_skipped_steps": metrics.num_skipped_steps}.items():
+            self.metrics.log_value((DEFAULT_MODULE_ID, name), value, reduce="mean", window=1)
         return self.metrics.reduce()
 
     def _add_imitation_gradient(self, row: PackedRow) -> torch.Tensor:
@@ -193,15 +193,18 @@ class RAPOTorchLearner(TorchLearner):
         loss.backward()
         return loss.detach()
 
-    def _optimizer_step(self, rows: Sequence[PackedRow], metrics: UpdateMetrics) -> None:
-        """Accumulate gradients over the rows of one minibatch, sum them over learners, and step, unless they are not finite."""
-        step_loss, norm = self._accumulated(rows, partial(self._add_gradient, metrics))
-        if not (math.isfinite(norm) and math.isfinite(step_loss)):
-            self._skip_step(step_loss, norm, metrics)
-            return
+    def _optimizer_step(
+        self, rows: Sequence[PackedRow], work: Callable[[PackedRow], torch.Tensor], metrics: UpdateMetrics
+    ) -> float:
+        """Take a step with the gradients that ``work`` adds for the rows, unless it is not finite; returns the loss."""
+        loss, norm = self._accumulated(rows, work)
+        if not (math.isfinite(norm) and math.isfinite(loss)):
+            self._skip_step(loss, norm, metrics)
+            return loss
         self._step(norm)
         self._skipped_in_a_row = 0
-        metrics.add_step(step_loss, norm)
+        metrics.add_step(loss, norm)
+        return loss
 
     def _accumulated(self, rows: Sequence[PackedRow], work: Callable[[PackedRow], torch.Tensor]) -> tuple[float, float]:
         """Accumulate the gradient of all learners in the parameters; returns the loss and the gradient norm.
