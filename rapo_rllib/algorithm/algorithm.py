@@ -87,7 +87,7 @@ class RAPO(Algorithm):
         self._buffer: Any = None
         self._buffer_updater: Any = None
         self._evaluated_version: int | None = None  # of the weights that the last evaluation saw
-        self._evaluations, self._evaluation_s = 0, 0.0  # number in all; seconds in this iteration
+        self._evaluation_s = 0.0  # in this iteration
         if settings.uses_retrieval:
             named = (self.progress, self.run_name, self.test_questions, train_questions)
             self._buffer, self._buffer_updater = open_buffer(settings, source, *named)
@@ -315,7 +315,7 @@ class RAPO(Algorithm):
         self.metrics.delete(TIMERS, key_error=False)  # RLlib's timers are moving averages, repeated if nothing was timed
         if self.settings.run.evaluate_before_training and self.test_questions and not self.run_summary.evaluated:
             self.evaluate()
-        before = self._evaluations
+        before = self.run_summary.evaluations
         results = super().step()
         self.run_summary.end_iteration(self.progress.seconds)
         budget = self.settings.run.time_budget_s
@@ -323,7 +323,7 @@ class RAPO(Algorithm):
             results["done"] = True
             if self.test_questions and self._evaluated_version != self._version:
                 results[EVALUATION_RESULTS] = self.evaluate()
-        if self._evaluations == before:
+        if self.run_summary.evaluations == before:
             results.pop(EVALUATION_RESULTS, None)  # RLlib would report an older one
         if self._evaluation_s:
             results.setdefault(TIMERS, {})[EVALUATION_ITERATION_TIMER] = self._evaluation_s
@@ -346,7 +346,6 @@ class RAPO(Algorithm):
         self._evaluation_s += self.run_summary.evaluation_s
         self.run_summary.take_evaluation(results.get(ENV_RUNNER_RESULTS, {}))
         self._evaluated_version = self._version
-        self._evaluations += 1
         accuracy = self.run_summary.accuracy_after
         self.progress.say("evaluated" if accuracy is None else f"held-out accuracy {accuracy:.3f}")
         return results

@@ -55,7 +55,7 @@ def check_parts(config: RAPOConfig) -> None:
     if isinstance(env.unwrapped, ToolEnv):
         check_columns(env.unwrapped.options.scorer, questions)
     env.close()
-    if config.evaluation_interval or settings.run.evaluate_before_training:
+    if config.evaluation_interval:
         _check_evaluation(config)
     if settings.uses_retrieval:
         _check_buffer(settings.buffer)
@@ -124,8 +124,6 @@ def _check_evaluation_config(config: RAPOConfig) -> None:
 
 
 def _check_evaluation(config: RAPOConfig) -> None:
-    if not config.evaluation_interval:
-        return
     available = len(config.question_source.questions("test"))
     if not isinstance(config.evaluation_duration, int) or not 1 <= config.evaluation_duration <= available:
         raise ValueError(

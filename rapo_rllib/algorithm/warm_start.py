@@ -66,7 +66,7 @@ def warm_start(config: RAPOConfig, progress: Progress) -> WarmStart | None:
 
     Raises:
         ValueError: there is nothing to imitate, or the kept model is damaged.
-        NotFiniteError: a loss was not finite.
+        NotFiniteError: a loss or a gradient was not finite.
     """
     from filelock import FileLock
 
@@ -203,9 +203,10 @@ def _imitate(
         said = time.monotonic()
         for step, batch in enumerate(batches):
             lr = learning_rate(step, len(batches), settings.lr)
-            losses.append(_loss(group.update(training_data=imitation_batch(batch, lr))))
-            if not math.isfinite(losses[-1]):
-                raise NotFiniteError(f"warm start: the loss of step {step + 1} is {losses[-1]}: lower warm_start.lr")
+            learned = group.update(training_data=imitation_batch(batch, lr))[0][DEFAULT_MODULE_ID]  # the same on all learners
+            losses.append(float(learned["imitation_loss"]))
+            if float(learned["num_skipped_steps"]):
+                raise NotFiniteError(f"step {step + 1} is not finite (loss {losses[-1]}): lower warm_start.lr = {settings.lr}")
             if time.monotonic() - said > SAY_S:
                 said, left = time.monotonic(), (time.monotonic() - began) / (step + 1) * (len(batches) - step - 1)
                 progress.say(f"warm start: step {step + 1} of {len(batches)}, {losses[-1]:.3f} nats a token, {left:.0f} s left")
@@ -232,9 +233,3 @@ def _batches(worked: Sequence[Trajectory], settings: WarmStartSettings) -> Itera
             random.Random(f"{SEED}/{epoch}").shuffle(order)
         for start in range(0, len(order), settings.batch_size):
             yield order[start : start + settings.batch_size]
-
-
-def _loss(results: Any) -> float:
-    """Return the loss; all learners log the same value."""
-    values = [float(result[DEFAULT_MODULE_ID]["imitation_loss"]) for result in results]
-    return values[0]

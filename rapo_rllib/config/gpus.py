@@ -101,23 +101,26 @@ def _check_sleep(settings: Settings, has_env_runners: bool) -> None:
 
 
 class _Engines(NamedTuple):
-    """Engines of one kind, with the share of a GPU and of its memory that each takes."""
+    """Engines of one kind, with the share of a GPU and of its memory that each takes, and the keys that say so."""
 
-    whose: str
     number: int
     gpus: float
     memory: float
+    gpus_key: str = "num_gpus_per_env_runner"
+    memory_key: str = "engine.gpu_memory_utilization"
 
 
 def _engines(settings: Settings) -> tuple[_Engines, _Engines]:
     """Describe the engines of the rollouts, and those that only evaluate, which may have keys of their own."""
     rllib, own = settings.rllib, settings.rllib.evaluation_config or {}
-    engine = build(EngineSettings, own["engine"]) if own.get("engine") else settings.engine
-    gpus = own.get("num_gpus_per_env_runner", rllib.num_gpus_per_env_runner)
-    return (
-        _Engines("", max(1, rllib.num_env_runners), rllib.num_gpus_per_env_runner, settings.engine.gpu_memory_utilization),
-        _Engines("evaluation_config.", rllib.evaluation_num_env_runners, gpus, engine.gpu_memory_utilization),
-    )
+    rollout = _Engines(max(1, rllib.num_env_runners), rllib.num_gpus_per_env_runner, settings.engine.gpu_memory_utilization)
+    evaluation = rollout._replace(number=rllib.evaluation_num_env_runners)
+    if rollout.gpus_key in own:
+        evaluation = evaluation._replace(gpus=own[rollout.gpus_key], gpus_key=f"evaluation_config.{rollout.gpus_key}")
+    if own.get("engine"):
+        memory = build(EngineSettings, own["engine"]).gpu_memory_utilization
+        evaluation = evaluation._replace(memory=memory, memory_key=f"evaluation_config.{rollout.memory_key}")
+    return rollout, evaluation
 
 
 def _check_fractions(settings: Settings) -> None:
@@ -145,9 +148,9 @@ def _check_memory(rollout: _Engines, evaluation: _Engines) -> None:
     fitting = [each for each in product(*counts) if each[0] * rollout.gpus + each[1] * evaluation.gpus <= 1 + 1e-9]
     most = max(fitting, key=lambda each: each[0] * rollout.memory + each[1] * evaluation.memory)
     if most[0] * rollout.memory + most[1] * evaluation.memory > 1 + 1e-9:
-        kind = max((kind for kind, count in zip(kinds, most, strict=True) if count), key=lambda kind: kind.memory)
+        placed = [kind for kind, count in zip(kinds, most, strict=True) if count]
+        told = [f"{kind.memory_key} = {kind.memory:g} with {kind.gpus_key} = {kind.gpus:g}" for kind in placed]
         raise ValueError(
-            f"{kind.whose}engine.gpu_memory_utilization = {kind.memory:g} with num_gpus_per_env_runner = {kind.gpus:g}: "
-            f"{sum(most)} engines on one GPU would take all of its memory and more; set that of each to at most "
-            f"{int(1000 / sum(most)) / 1000:g}"
+            f"{', and '.join(dict.fromkeys(told))}: {sum(most)} engines on one GPU would take all of its memory and more; set "
+            f"that of each to at most {int(1000 / sum(most)) / 1000:g}"
         )

@@ -17,8 +17,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -43,7 +42,7 @@ from rapo_rllib.learner.ranks import Ranks
 from rapo_rllib.learner.rl_module import ENTROPIES, LOGPROBS, ROW, WITH_WEIGHTS, CausalLMRLModule
 from rapo_rllib.learner.scoring import RowScorer
 from rapo_rllib.learner.weights import LearnerWeights
-from rapo_rllib.models.devices import check_device, return_free_memory
+from rapo_rllib.models.devices import check_device, return_free_memory, torch_threads
 from rapo_rllib.objective.inputs import LossInputs
 from rapo_rllib.objective.loss import policy_loss
 from rapo_rllib.settings import Settings
@@ -152,11 +151,11 @@ class RAPOTorchLearner(TorchLearner):
         return_free_memory()
         self._weights_seq_no += 1
         metrics, start = UpdateMetrics(), time.perf_counter()
-        with _torch_threads(self._num_threads()):
+        with torch_threads(self._num_threads()):
             minibatches = self.rows.scored(training_data.minibatches)
             for _ in range(self.settings.rllib.num_epochs):
                 for minibatch in minibatches:
-                    self._optimizer_step(minibatch, metrics)
+                    self._optimizer_step(minibatch, partial(self._add_gradient, metrics), metrics)
             self._drop_gradients()
         self._log_update(training_data, metrics.reduced(self._ranks, time.perf_counter() - start))
         self.after_gradient_based_update(timesteps=timesteps or {})
@@ -166,7 +165,7 @@ class RAPOTorchLearner(TorchLearner):
     def score(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Return logprobs that an engine with the current weights should report; see ``CausalLMRLModule.score_as_engine``."""
         score = self.policy.score_as_engine
-        with _torch_threads(self._num_threads()), self._ranks.raise_on_all_ranks("scoring as an engine"):
+        with torch_threads(self._num_threads()), self._ranks.raise_on_all_ranks("scoring as an engine"):
             (scores,) = self.rows.run([sequences], score, partial(score, rounds=False))
         return_free_memory()  # of the copies that rounding took
         return scores
@@ -180,12 +179,12 @@ class RAPOTorchLearner(TorchLearner):
         """Take one optimiser step of language modelling; log ``imitation_loss``, the mean over all learners' tokens, nats."""
         (rows,) = self.rows.scored(batch.minibatches)
         self._set_optimizer_lr(self.get_optimizer(DEFAULT_MODULE_ID), batch.lr)
-        with _torch_threads(self._num_threads()):
-            loss, norm = self._accumulated(rows, self._add_imitation_gradient)
-            if math.isfinite(norm) and math.isfinite(loss):
-                self._step(norm)
+        metrics = UpdateMetrics()
+        with torch_threads(self._num_threads()):
+            loss = self._optimizer_step(rows, self._add_imitation_gradient, metrics)
             self._drop_gradients()
-        self.metrics.log_value((DEFAULT_MODULE_ID, "imitation_loss"), loss, reduce="mean", window=1)
+        for name, value in {"imitation_loss": loss, "num_skipped_steps": metrics.num_skipped_steps}.items():
+            self.metrics.log_value((DEFAULT_MODULE_ID, name), value, reduce="mean", window=1)
         return self.metrics.reduce()
 
     def _add_imitation_gradient(self, row: PackedRow) -> torch.Tensor:
@@ -194,15 +193,18 @@ class RAPOTorchLearner(TorchLearner):
         loss.backward()
         return loss.detach()
 
-    def _optimizer_step(self, rows: Sequence[PackedRow], metrics: UpdateMetrics) -> None:
-        """Accumulate gradients over the rows of one minibatch, sum them over learners, and step, unless they are not finite."""
-        step_loss, norm = self._accumulated(rows, partial(self._add_gradient, metrics))
-        if not (math.isfinite(norm) and math.isfinite(step_loss)):
-            self._skip_step(step_loss, norm, metrics)
-            return
+    def _optimizer_step(
+        self, rows: Sequence[PackedRow], work: Callable[[PackedRow], torch.Tensor], metrics: UpdateMetrics
+    ) -> float:
+        """Take a step with the gradients that ``work`` adds for the rows, unless it is not finite; returns the loss."""
+        loss, norm = self._accumulated(rows, work)
+        if not (math.isfinite(norm) and math.isfinite(loss)):
+            self._skip_step(loss, norm, metrics)
+            return loss
         self._step(norm)
         self._skipped_in_a_row = 0
-        metrics.add_step(step_loss, norm)
+        metrics.add_step(loss, norm)
+        return loss
 
     def _accumulated(self, rows: Sequence[PackedRow], work: Callable[[PackedRow], torch.Tensor]) -> tuple[float, float]:
         """Accumulate the gradient of all learners in the parameters; returns the loss and the gradient norm.
@@ -340,16 +342,3 @@ class RAPOTorchLearner(TorchLearner):
         if WEIGHTS_SEQ_NO in state:
             self._weights_seq_no = -1
         super().set_state(state)
-
-
-@contextmanager
-def _torch_threads(count: int | None) -> Iterator[None]:
-    """Use ``count`` CPU threads inside the block (Ray grants an actor one); None changes nothing."""
-    # not torch.set_num_threads: in a process with an engine, vLLM on CPU replaces it by a function that does nothing
-    before = torch.get_num_threads()
-    if count is not None:
-        torch._C.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch._C.set_num_threads(before)

@@ -25,7 +25,7 @@ class LearnerWeights:
 
     def __init__(self, policy: CausalLMRLModule, index: int, tensor_parallel_size: int, version: Callable[[], int]) -> None:
         self._policy, self._index, self._workers, self._version = policy, index, tensor_parallel_size, version
-        self._sender: WeightSender | None = None  # for vLLM's own transfer
+        self._senders: list[WeightSender] = []  # for vLLM's own transfer, one for each group of env runners
 
     def publish(self) -> Publication | None:
         """Publish the current weights to engines in other processes; None on all learners but the first."""
@@ -43,15 +43,24 @@ class LearnerWeights:
 
     def send(self, backend: str, engines: Mapping[str, Any]) -> Publication:
         """Send the current weights to engines on GPUs by vLLM's own transfer; see ``WeightSender`` for ``engines``."""
-        policy = self._policy
-        if self._sender is None or not self._sender.reaches(engines):
-            self._sender = WeightSender(
-                backend, engines, self._workers, policy.engine_tensors, policy.engine_dtype, self._index
-            )
-        sender, self._sender = self._sender, None  # a connection that breaks off is not used again
+        sender = self._connected(engines)
+        if sender is None:
+            policy = self._policy
+            sender = WeightSender(backend, engines, self._workers, policy.engine_tensors, policy.engine_dtype, self._index)
         num_bytes = sender.send()
-        self._sender = sender
+        self._senders.append(sender)
         return Publication(self._version(), num_bytes, sent=True)
+
+    def _connected(self, engines: Mapping[str, Any]) -> WeightSender | None:
+        """Take out the connection to exactly these engines; other connections of theirs end, as an engine keeps one alone."""
+        found = None
+        for sender in [sender for sender in self._senders if sender.shares_with(engines)]:
+            self._senders.remove(sender)
+            if sender.reaches(engines):
+                found = sender
+            else:
+                sender.shut_down()
+        return found
 
     def export(self, folder: str, merged: bool = True) -> None:
         """Write the policy as a Hugging Face folder, or its adapters alone; only the first learner writes."""

@@ -1,9 +1,11 @@
-"""The device of a process: whether it has the GPU asked for (PyTorch and vLLM silently go on without), and its precision."""
+"""The device of a process: whether it has the GPU asked for (PyTorch and vLLM silently go on without), precision, threads."""
 
 from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -104,3 +106,18 @@ def return_free_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Use ``count`` CPU threads inside the block (Ray grants an actor one); None changes nothing."""
+    import torch
+
+    # not torch.set_num_threads: in a process with an engine, vLLM on CPU replaces it by a function that does nothing
+    before = torch.get_num_threads()
+    if count is not None:
+        torch._C.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch._C.set_num_threads(before)

@@ -8,6 +8,7 @@ update. With a quantised model, the engine computes with other numbers than the 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,19 +25,27 @@ def check_trainable(settings: ModelSettings) -> None:
     """Refuse a model that cannot be trained; to find out, the model is built without weights.
 
     Raises:
-        ValueError: the model is a mixture of experts, quantised, made for more than text, or no causal language model.
+        ValueError: it is a mixture of experts, quantised, made for more than text, no language model, or hides its embeddings.
     """
     name = settings.name_or_path
     config = load_config(settings)
     if reason := untrainable(config):
         raise ValueError(f"model.name_or_path: {name!r} {reason}. Name a dense, unquantised model of texts alone")
     try:
-        load_causal_lm(replace(settings, dtype="float32"), with_weights=False)  # any dtype will do
+        language_model = load_causal_lm(replace(settings, dtype="float32"), with_weights=False)  # any dtype will do
     except (ValueError, ImportError) as error:
         raise ValueError(
             f"model.name_or_path: {name!r} is no language model that transformers can build ({str(error).splitlines()[0]}). "
             "Name a model that AutoModelForCausalLM loads"
         ) from error
+    embeddings = None
+    with suppress(NotImplementedError):  # of transformers, which finds no embeddings in a model of unknown form
+        embeddings = language_model.get_input_embeddings()
+    if embeddings is None:
+        raise ValueError(
+            f"model.name_or_path: {name!r} does not tell its input embeddings, which the trial of its attention needs. Add "
+            f"get_input_embeddings() to {type(language_model).__name__} in the model's code, or name another model"
+        )
 
 
 def untrainable(config: PretrainedConfig) -> str:

@@ -105,7 +105,7 @@ class RunSettings(Knobs):
         "`advantage`; see docs/buffer.md",
     )
     export_with_checkpoints: bool = knob(True, "write the policy as a Hugging Face folder into every checkpoint")
-    evaluate_before_training: bool = knob(True, "evaluate the policy before the first training step, too")
+    evaluate_before_training: bool = knob(True, "with `evaluation_interval`: evaluate before the first training step, too")
     transcripts: bool | int = knob(
         False,
         "write every trajectory as a JSON line into the trial's folder; a number: keep only the newest iterations",

@@ -112,17 +112,28 @@ class WeightSender:
         """Check whether these are the connected engines; a restarted engine counts as a new one."""
         return list(self._engines) == list(engines)
 
+    def shares_with(self, engines: Mapping[str, Any]) -> bool:
+        """Check whether one of these env runners is connected, or was before a restart."""
+        return any(engine in engines.values() for engine in self._engines.values())
+
+    def shut_down(self) -> None:
+        """Free the learner's end of the connection: a communicator of NCCL holds memory of the GPU."""
+        self._transfer.shutdown()
+
     def send(self) -> int:
         """Send one version; returns its bytes. Called on all learners.
 
         Raises:
-            WeightSyncError: not all engines received it within the time; this connection is unusable.
+            WeightSyncError: not all engines received it within the time; this connection is shut down.
         """
-        with self._watched():
-            try:
+        try:
+            with self._watched():
                 self._transfer.send_weights()
-            finally:
-                self._source.finish()  # other learners wait for every tensor
+        except Exception:
+            self.shut_down()
+            raise
+        finally:
+            self._source.finish()  # other learners wait for every tensor
         return sum(math.prod(meta.shape) * meta.dtype.itemsize for meta in self._source.metadata())
 
     def _call(self, method: str, arguments: Sequence[Mapping[str, Any]]) -> None:

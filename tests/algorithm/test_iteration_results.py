@@ -39,7 +39,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
     made: Any = RAPO.__new__(RAPO)
     made.config = RAPOConfig().environment("rapo/word_problems").evaluation(evaluation_duration=4)
     made.run_summary, made.progress, made.metrics = RunSummary(), Clock(), MetricsLogger(root=True)
-    made.test_questions, made._evaluations, made._version = [None] * 4, 0, 1
+    made.test_questions, made._version = [None] * 4, 1
     made.training_s = made.evaluations_due = 0
     made._warm_start = None
 

@@ -11,6 +11,7 @@ from shutil import copy
 from typing import Any
 
 import pytest
+import torch
 from chat_templates import tokenizer_of
 
 from rapo_rllib import RAPOConfig
@@ -128,7 +129,6 @@ def test_calls_are_those_of_the_models_own(tmp_path: Path, smollm2: Path, caplog
 
 
 def test_it_learns_and_is_kept(tmp_path: Path, small_model: str) -> None:
-    import torch
     from safetensors.torch import load_file
 
     first = warm_start(job(tmp_path, small_model), Progress("warm"))
@@ -147,7 +147,6 @@ def test_it_learns_and_is_kept(tmp_path: Path, small_model: str) -> None:
 
 
 def test_adapters_are_trained_and_merged(tmp_path: Path, small_model: str) -> None:
-    import torch
     from safetensors.torch import load_file
 
     config = job(tmp_path, small_model, num_trajectories=8, num_epochs=2)
@@ -175,9 +174,14 @@ def test_nothing_that_fits(tmp_path: Path, small_model: str) -> None:
         worked_trajectories(config.settings, config.question_source, config.settings.warm_start)
 
 
-def test_a_loss_that_is_not_finite_leaves_nothing_behind(tmp_path: Path, small_model: str) -> None:
-    with pytest.raises(NotFiniteError, match=r"the loss of step \d+ is (nan|inf): lower warm_start\.lr"):
-        warm_start(job(tmp_path, small_model, lr=1e9, num_epochs=1), Progress("warm"))
+@pytest.mark.parametrize(("lr", "norm", "loss"), [(1e9, None, "nan|inf"), (1e-3, "inf", r"\d+\.\d+")], ids=["loss", "gradient"])
+def test_a_step_that_is_not_finite_leaves_nothing_behind(
+    tmp_path: Path, small_model: str, monkeypatch: pytest.MonkeyPatch, lr: float, norm: str | None, loss: str
+) -> None:
+    if norm is not None:
+        monkeypatch.setattr("torch.nn.utils.get_total_norm", lambda gradients: torch.tensor(float(norm)))
+    with pytest.raises(NotFiniteError, match=rf"step \d+ is not finite \(loss ({loss})\): lower warm_start\.lr = {lr}"):
+        warm_start(job(tmp_path, small_model, lr=lr, num_epochs=1), Progress("warm"))
     assert not [path for path in tmp_path.iterdir() if path.is_dir() and not path.name.startswith(".")]
 
 

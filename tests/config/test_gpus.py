@@ -83,7 +83,8 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
                 **EVALUATED,
                 **{"evaluation_num_env_runners": 2, "evaluation_config": {"num_gpus_per_env_runner": 0.25}},
             },
-            "engine.gpu_memory_utilization = 0.4 with num_gpus_per_env_runner = 0.5: 3 engines on one GPU would take all",
+            "engine.gpu_memory_utilization = 0.4 with num_gpus_per_env_runner = 0.5, and engine.gpu_memory_utilization = 0.4 "
+            "with evaluation_config.num_gpus_per_env_runner = 0.25: 3 engines on one GPU would take all",
         ),
         (
             {"engine": {"extra": {"hf_overrides": {"text_config": {"quantization_config": {}}}}}},

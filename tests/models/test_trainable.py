@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from transformers import AutoConfig
@@ -68,6 +69,13 @@ def test_what_predicts_no_tokens(tmp_path: Path) -> None:
         ValueError, match=r"is no language model that transformers can build \(Unrecognized configuration class"
     ):
         check_trainable(saved(tmp_path, "vit"))
+
+
+@pytest.mark.parametrize("effect", [{"return_value": None}, {"side_effect": NotImplementedError}], ids=str)
+def test_what_does_not_tell_its_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effect: dict[str, Any]) -> None:
+    monkeypatch.setattr("transformers.LlamaForCausalLM.get_input_embeddings", Mock(**effect))
+    with pytest.raises(ValueError, match=r"does not tell its input embeddings.* get_input_embeddings\(\) to LlamaForCausalLM"):
+        check_trainable(saved(tmp_path, "llama"))
 
 
 def test_the_packaged_model_and_the_job_that_names_another(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from rapo_rllib.errors import WeightSyncError
 from rapo_rllib.learner.ranks import RAPOLearnerGroup
+from rapo_rllib.learner.weights import LearnerWeights
 from rapo_rllib.weights import sync as weight_sync
 from rapo_rllib.weights.canary import Canary
 from rapo_rllib.weights.publisher import Publication, WeightSender
@@ -145,6 +146,28 @@ def test_an_engine_that_dies_ends_the_transfer_of_all(connect: Any, engines: Any
     assert time.monotonic() - start < 30
     assert sender._transfer.sent == ["a"]
     assert list(sender._source._left) == []  # the others were gathered: learners with shards do not wait
+
+
+def test_a_transfer_that_fails_before_the_broadcast_is_shut_down(connect: Any, engines: Any) -> None:
+    sender = connect(engines("dies", method="start_weight_update"))
+    with pytest.raises(ray.exceptions.RayActorError):
+        sender.send()
+    assert sender._transfer.broken
+
+
+def test_engines_keep_one_connection_and_a_replaced_one_is_shut_down(
+    connect: Any, engines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr("rapo_rllib.learner.weights.WeightSender", lambda *given: made.append(WeightSender(*given)) or made[-1])
+    policy = SimpleNamespace(engine_tensors=lambda: WEIGHTS, engine_dtype=torch.float32)
+    learner = LearnerWeights(policy, 0, 1, lambda: 7)
+    first, second, third = engines("", "", "").items()
+    training, restarted, evaluation = dict([first, second]), {"a": first[1], "b": second[1]}, dict([third])
+    for group in (training, evaluation, training, evaluation, restarted, evaluation, restarted):
+        assert learner.send("nccl", group).num_bytes == 36
+    assert [list(sender._engines) for sender in made] == [["1", "2"], ["3"], ["a", "b"]]
+    assert [sender._transfer.broken for sender in made] == [True, False, False]
 
 
 def test_an_engine_that_says_nothing_ends_it_in_time(connect: Any, engines: Any) -> None:
