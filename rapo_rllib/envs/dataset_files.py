@@ -64,7 +64,7 @@ def read_once(read: Reader) -> Reader:
 
     @wraps(read)
     def asked(*args: Any, **named: Any) -> Any:
-        paths = [Path(part).expanduser() for part in args if isinstance(part, str)]
+        paths = [Path(part).expanduser() for part in args if part and isinstance(part, str)]
         files = [file for path in paths for file in (path, *path.rglob("*"))]  # a folder's time is not that of its files
         return kept(tuple(file.stat().st_mtime_ns for file in files if file.exists()), *args, **named)
 
