@@ -34,9 +34,9 @@ class Progress:
         return self.found + self.ended
 
     @property
-    def seconds(self) -> float:
-        """Seconds since the first question was asked."""
-        return time.monotonic() - self.started
+    def tokens_per_s(self) -> float:
+        """Tokens of complete questions, per second since the first question was asked."""
+        return self.tokens / (time.monotonic() - self.started) if self.tokens else 0.0
 
 
 def ask(

@@ -31,16 +31,16 @@ class RunSummary:
         return self.evaluations > 0 or self.accuracy_before is not None
 
     def take_evaluation(self, evaluated: Mapping[str, Any]) -> None:
-        """Record an evaluation: the first is 'before', the latest 'after', the highest 'best'; a user's may lack accuracy."""
+        """Record an evaluation: 'before' is the initial policy's, 'after' the latest, 'best' the highest; it may lack any."""
         self.evaluations += 1
         self.evaluated_questions = int(evaluated.get("num_episodes", 0))
         if "accuracy" not in evaluated:
             return
         self.accuracy_after = float(evaluated["accuracy"])
-        if self.accuracy_before is None:
+        if self.accuracy_before is None and not self.policy_tokens:  # nothing sampled, so nothing trained
             self.accuracy_before = self.accuracy_after
-        best = self.accuracy_before if self.accuracy_best is None else self.accuracy_best
-        self.accuracy_best = max(best, self.accuracy_after)
+        known = (self.accuracy_best, self.accuracy_before, self.accuracy_after)
+        self.accuracy_best = max(accuracy for accuracy in known if accuracy is not None)
 
     def count(self, result: SampleResult, rollout_s: float) -> None:
         """Add one sampling phase."""

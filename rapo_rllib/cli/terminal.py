@@ -58,8 +58,9 @@ def progress_bar(things: str, name: str | None = None, of: Iterable[Any] | None 
 
 def advance(bar: Any, progress: Progress | BuildProgress) -> None:
     """Move a bar to the progress of a build or an agent."""
-    found, failed = progress.found, getattr(progress, "failed", 0)
-    notes = [f"{found:,} were there before" if found else "", f"{failed:,} failed" if failed else ""]
+    found, failed, pace = progress.found, getattr(progress, "failed", 0), getattr(progress, "tokens_per_s", 0.0)
+    notes = [f"{pace:,.0f} tokens/s" if pace else "", f"{found:,} were there before" if found else ""]
+    notes.append(f"{failed:,} failed" if failed else "")
     bar.total, bar.initial, bar.n = progress.total, found, max(bar.n, found)  # the pace is that of this run
     bar.set_postfix_str(" · ".join(filter(None, notes)), refresh=False)
     bar.update(progress.done - bar.n)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rapo_rllib.monitoring.metrics_flat import flattened
-from rapo_rllib.report.curves import ACCURACY, HELD_OUT, REWARD, generated_tokens, number, plot_values
+from rapo_rllib.report.curves import ACCURACY, HELD_OUT, REWARD, accuracy_before, generated_tokens, plot_values
 from rapo_rllib.report.runs import Trial
 
 _MISSING = object()
@@ -63,8 +63,7 @@ def _setting(value: Any) -> str:
 
 def _outcome(trial: Trial) -> dict[str, str]:
     rows = [plot_values(row) for row in trial.rows]
-    totals = trial.rows[-1].get("rapo") if trial.rows else None
-    before = number(totals.get("accuracy_before")) if isinstance(totals, dict) else None
+    before = accuracy_before(trial)
     return {
         "state": trial.state,
         "iterations": f"{int((rows[-1].get('training_iteration') or len(rows)) if rows else 0):,}",

@@ -100,7 +100,7 @@ def panels(trials: Sequence[Trial]) -> list[Panel]:
     """
     values = [(key, value) for trial in trials for row in map(plot_values, trial.rows) for key, value in row.items()]
     present = {key for key, value in values if value or (value is not None and key in _ALWAYS)}
-    present |= {HELD_OUT for trial in trials if _accuracy_before(trial) is not None}
+    present |= {HELD_OUT for trial in trials if accuracy_before(trial) is not None}
     families = []
     for title, prefix, note, stacked in _FAMILIES:
         keys = sorted(key for key in present if key.startswith(prefix) and "/failures/" not in key)
@@ -128,7 +128,7 @@ def trial_curves(trial: Trial, shown: Sequence[Panel]) -> dict[str, Any]:
     tokens = list(accumulate(generated_tokens(row) for row in rows))
     numbers = [row.get("training_iteration") or index + 1 for index, row in enumerate(rows)]
     seconds = [row.get("time_total_s") for row in rows]
-    if (before := _accuracy_before(trial)) is not None:
+    if (before := accuracy_before(trial)) is not None:
         rows, numbers, tokens, seconds = [{HELD_OUT: before}, *rows], [0, *numbers], [0.0, *tokens], [0.0, *seconds]
     keys = [key for panel in shown for key in panel.series.values()]
     return {
@@ -137,7 +137,7 @@ def trial_curves(trial: Trial, shown: Sequence[Panel]) -> dict[str, Any]:
     }
 
 
-def _accuracy_before(trial: Trial) -> float | None:
+def accuracy_before(trial: Trial) -> float | None:
     """Read the held-out accuracy of the initial policy from the totals of the first result; no other number has it."""
     totals = trial.rows[0].get("rapo") if trial.rows else None
     return number(totals.get("accuracy_before")) if isinstance(totals, Mapping) else None

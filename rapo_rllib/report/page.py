@@ -7,7 +7,6 @@ page as text. A content security policy forbids every request, so that no text c
 from __future__ import annotations
 
 import html
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,10 +57,10 @@ def write_report(run_dir: Path, output: Path | None = None, max_mb: float = 20.0
 
 def _write_whole(path: Path, content: bytes) -> None:
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            file.write(content)
-        Path(file.name).chmod(0o644)
-        os.replace(file.name, path)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".report-") as folder:
+            whole = Path(folder, "report.html")
+            whole.write_bytes(content)
+            whole.replace(path)
     except OSError as error:
         raise ValueError(f"--output {path}: cannot be written ({error.strerror}); name another file") from error
 

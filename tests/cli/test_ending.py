@@ -95,11 +95,18 @@ def test_what_not_all_have_evaluated_is_compared_by_reward_unless_it_is_named() 
     assert comparison(trials[::-1], ACCURACY)[-1].startswith("Best trial: RAPO_0")  # one that never reported it is last
 
 
-def test_one_trial_and_trials_without_a_number_are_not_compared() -> None:
+def test_one_trial_and_failed_ones_are_not_compared() -> None:
     assert comparison([trial(0, accuracy=0.25)]) == []
-    for pair in ([trial(0), trial(1)], [trial(0, "ERROR", accuracy=1.0), trial(1, "ERROR", accuracy=0.5)]):
-        (line,) = comparison(pair)
-        assert "cannot be compared" in line
+    assert comparison([trial(0, "ERROR", accuracy=1.0), trial(1, "ERROR", accuracy=0.5)]) == []  # which is said already
+
+
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [("loss", "loss was reported by none of those"), (None, "no reward or accuracy was reported by all of those")],
+)
+def test_trials_without_a_number_are_told_how_to_be_compared(metric: str | None, said: str) -> None:
+    (line,) = comparison([trial(0), trial(1, accuracy=0.25), trial(2, "ERROR", accuracy=0.5)], metric)
+    assert f"cannot be compared: {said} that did not fail. checkpoint_config.checkpoint_score_attribute, or" in line
 
 
 def test_keys_with_the_same_end_are_written_whole() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
@@ -85,6 +86,7 @@ def test_the_line_tells_the_time_that_is_left(iterations: int | None, left: str)
     [
         (Progress(400, found=40, ended=80, failed=3), "120/400", ", 40 were there before · 3 failed]"),
         (Progress(120, ended=120), "120/120", "attempts/s]"),
+        (Progress(120, ended=60, tokens=6000, started=time.monotonic() - 60), "60/120", ", 100 tokens/s]"),
         (BuildProgress(6000, 4000, 12000), "6000/12000", ", 2,000 were there before]"),
     ],
 )

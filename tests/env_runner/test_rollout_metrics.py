@@ -135,6 +135,14 @@ def test_summary_keeps_the_first_and_the_latest_accuracy() -> None:
     }
 
 
+def test_an_accuracy_after_an_update_is_not_the_one_before_training() -> None:
+    summary = RunSummary()
+    summary.count(sample(), 2.0)
+    for accuracy in (0.3, 0.2):
+        summary.take_evaluation({"accuracy": accuracy, "num_episodes": 128.0})
+    assert (summary.accuracy_before, summary.accuracy_after, summary.accuracy_best) == (None, 0.2, 0.3)
+
+
 def test_the_budget_leaves_room_for_one_iteration_and_an_evaluation() -> None:
     summary = RunSummary(evaluation_s=20.0)
     summary.end_iteration(100.0)

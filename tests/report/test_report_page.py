@@ -107,6 +107,14 @@ def test_mistakes_name_the_option(tmp_path, output, max_mb, said) -> None:
         write_report(folder, output and tmp_path / output, max_mb)
 
 
+def test_a_page_that_cannot_be_written_leaves_nothing_behind(tmp_path) -> None:
+    folder, output = write_trial(tmp_path / "a", iterations=1), tmp_path / "page.html"
+    output.mkdir()
+    with pytest.raises(ValueError, match=r"--output .*page\.html: cannot be written"):
+        write_report(folder, output)
+    assert sorted(tmp_path.iterdir()) == [folder, output]
+
+
 def run_report(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["report", *arguments])
 

@@ -140,6 +140,14 @@ def test_comparison_tells_last_and_best(tmp_path) -> None:
     assert values["held-out accuracy, last"] == "" and values["state"] == "ended"
 
 
+def test_table_and_curves_have_the_same_accuracy_before(tmp_path) -> None:
+    evaluated = ([0.25, 0.25], [None, 0.5], [0.25, 0.75])  # the last: after an exploit, of another trial
+    trials = [Trial(tmp_path, [{"rapo": {"accuracy_before": value}} for value in values]) for values in evaluated]
+    table = compared(trials)
+    assert [row[table.columns.index("held-out accuracy, before")] for row in table.rows] == ["0.250", "", "0.250"]
+    assert [trial_curves(trial, panels(trials))["series"][HELD_OUT][0] for trial in trials] == [0.25, None, 0.25]
+
+
 def test_what_is_zero_throughout_has_no_plot_but_reward_and_accuracy(tmp_path) -> None:
     sampled = {"episode_return_mean": 0.0, "accuracy": 0.0, "entropy": 0.0, "retrieval": {"entropy_before": 0.0}}
     rows = [{"env_runners": sampled}, {"env_runners": {**sampled, "retrieval": {"entropy_before": 0.5}}}]

@@ -147,20 +147,25 @@ def written(settings: Mapping[str, Any]) -> str:
 
 
 def comparison(trials: Sequence[Any], metric: str | None = None, mode: str = "max") -> list[str]:
-    """Render the lines of a table of a sweep's trials, the last one naming the best trial; no lines for a single trial.
+    """Render the lines of a table of trials, the last one naming the best trial; none for a single trial, or if all failed.
 
     Args:
         trials: of one experiment; those that failed or reported nothing come last.
         metric: the one that the experiment names; None: the first of ``METRICS`` that all report, failed trials aside.
         mode: max or min.
     """
-    if len(trials) < 2:
-        return []
     ended = [trial for trial in trials if trial.status != "ERROR"]
+    if len(trials) < 2 or not ended:
+        return []
     missing = {name: [math.isnan(last_value(trial, name)) for trial in ended] for name in ((metric,) if metric else METRICS)}
-    comparable = [name for name, gaps in missing.items() if gaps and not (all(gaps) if metric else any(gaps))]
+    comparable = [name for name, gaps in missing.items() if not (all(gaps) if metric else any(gaps))]
     if not comparable:
-        return [f"The trials cannot be compared: not all of them reported {metric or 'a reward or an accuracy'}."]
+        reported = f"{metric} was reported by none" if metric else "no reward or accuracy was reported by all"
+        return [
+            f"The trials cannot be compared: {reported} of those that did not fail. "
+            "checkpoint_config.checkpoint_score_attribute, or a scheduler's metric, names what to compare; a trial's "
+            "result.json has what was reported."
+        ]
     name = comparable[0]
 
     def place(trial: Any) -> float:

@@ -88,7 +88,7 @@ def compositions(num_steps: int) -> tuple[Composition, ...]:
 
 
 def make_problem(rng: random.Random, num_steps: int, max_number: int) -> WordProblem:
-    """Draw one problem of ``num_steps`` operations with numbers up to ``max_number``."""
+    """Draw one problem of ``num_steps`` operations with numbers as ``max_number`` bounds them."""
     choices = compositions(num_steps)
     for _ in range(_DRAWS):
         composition = rng.choice(choices)
@@ -178,7 +178,11 @@ class WordProblemsOptions(SeedOptions, ToolEnvOptions):
         above=0,
         rule="a list of numbers above 0, one for each number of operations in `steps`, or null",
     )
-    max_number: int = knob(20, "largest number in a story; results may be ten times as large", at_least=5)
+    max_number: int = knob(
+        20,
+        "largest number in a story, unless it is a part of a result, or lies above one; results may be ten times as large",
+        at_least=5,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
