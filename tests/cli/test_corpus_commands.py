@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 from cli_runs import said
 
+from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.cli import terminal
 from rapo_rllib.corpus import build as build_module
 from rapo_rllib.corpus.build import BuildProgress
+from rapo_rllib.settings import BufferSettings
 
 
 @pytest.fixture
@@ -44,6 +47,14 @@ def test_built_searched_and_described(folder: Path) -> None:
     assert run("stats").splitlines()[0].endswith("20 passages")  # a wrong file replaces nothing
     (folder / "one.jsonl").write_text('{"text": "alone"}\n')
     assert "holds 1 passages; 1 were added." in run("build", "one.jsonl", "--replace")
+
+
+def test_what_is_no_corpus_is_not_replaced(folder: Path) -> None:
+    with closing(StepTraceBuffer(BufferSettings(uri="corpus.db", collection="passages"))) as buffer:
+        buffer.create()
+    assert "is no corpus of this package" in run("build", "p.jsonl", "--replace", status=1)
+    with closing(StepTraceBuffer(BufferSettings(uri="corpus.db", collection="passages"))) as buffer:
+        assert buffer.exists()
 
 
 def test_ctrl_c_says_that_it_can_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
