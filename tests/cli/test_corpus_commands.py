@@ -57,7 +57,10 @@ def test_what_is_no_corpus_is_not_replaced(folder: Path) -> None:
         assert buffer.exists()
 
 
-def test_ctrl_c_says_that_it_can_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("option", "command"), [((), "The same command"), (("--replace",), "The command without --replace")])
+def test_ctrl_c_says_that_it_can_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...], command: str
+) -> None:
     monkeypatch.setattr(build_module, "BATCH", 8)
     show = terminal.advance
 
@@ -68,8 +71,8 @@ def test_ctrl_c_says_that_it_can_go_on(folder: Path, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(terminal, "advance", interrupted)
-        output = run("build", "p.jsonl", status=130)
-    assert "Stopped after 16 passages. The same command, run again, continues from there." in output
+        output = run("build", "p.jsonl", *option, status=130)
+    assert f"Stopped after 16 passages. {command}, run again, continues from there." in output
     assert "Not complete: run `rllib corpus build` again." in run("stats")
     assert "holds 20 passages; 4 were added." in run("build", "p.jsonl")
 
