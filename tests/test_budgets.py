@@ -26,7 +26,7 @@ BUDGETS = {
     "embedding": 455,
     "endpoint": 1088,
     "env_runner": 1717,
-    "envs": 3117,
+    "envs": 3120,
     "estimate": 461,
     "evaluation": 378,
     "learner": 1828,
@@ -43,7 +43,7 @@ BUDGETS = {
     "services": 286,
     "settings": 964,
     "tools": 1620,
-    "traces": 878,
+    "traces": 880,
     "web_search": 553,
     "weights": 810,
 }
