@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rapo_rllib.agents import asking
 from rapo_rllib.agents.asking import Progress
 from rapo_rllib.cli.terminal import advance, progress_bar
 from rapo_rllib.cli.train.progress import TrainingReporter, result_line
@@ -86,13 +86,18 @@ def test_the_line_tells_the_time_that_is_left(iterations: int | None, left: str)
     [
         (Progress(400, found=40, ended=80, failed=3), "120/400", ", 40 were there before · 3 failed]"),
         (Progress(120, ended=120), "120/120", "attempts/s]"),
-        (Progress(120, ended=60, tokens=6000, started=time.monotonic() - 60), "60/120", ", 100 tokens/s]"),
+        (Progress(120, ended=60, tokens=6000, started=0.0), "60/120", ", 100 tokens/s]"),
         (BuildProgress(6000, 4000, 12000), "6000/12000", ", 2,000 were there before]"),
     ],
 )
 def test_where_an_agent_or_a_build_has_come(
-    progress: Progress | BuildProgress, count: str, note: str, capsys: pytest.CaptureFixture[str]
+    progress: Progress | BuildProgress,
+    count: str,
+    note: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(asking, "time", SimpleNamespace(monotonic=lambda: 60.0))
     with progress_bar("attempts") as bar:
         advance(bar, progress)
     line = capsys.readouterr().err.strip().rpartition("\r")[2]
