@@ -83,6 +83,7 @@ class _TargetLogprobs(torch.autograd.Function):
         for rows in _row_slices(logits):  # in place of the logits: they are not read again, and may be gigabytes
             values = (logits[rows].to(scale.dtype) - normalizers[rows, None]).exp_().mul_(-scale[rows])
             logits[rows] = values.scatter_add_(-1, targets[rows, None], scale[rows])  # before rounding: 1 - p may be small
+            del values  # before the next ones are made
         return logits, None
 
 
