@@ -286,7 +286,8 @@ class RAPO(Algorithm):
     def _all_engines(self, method: str) -> None:
         """Put the engines to sleep, or wake them, if ``engine.sleep`` is set."""
         if self.settings.engine.sleep:
-            self.env_runner_group.foreach_env_runner(method, local_env_runner=self.settings.rllib.num_env_runners == 0)
+            # a function: of the local env runner RLlib only looks up a method that is given by its name
+            self.env_runner_group.foreach_env_runner(lambda runner: getattr(runner, method)())
 
     def _log_sync(self, report: SyncReport, result: SampleResult) -> None:
         for name, value in (sync_metrics(report) | staleness_metrics(result.trajectories, report.version - 1)).items():
@@ -338,7 +339,16 @@ class RAPO(Algorithm):
 
     @override(Algorithm)
     def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
-        """Measure held-out accuracy of the current weights; ``parallel_train_future`` is RLlib's and always None."""
+        """Measure held-out accuracy of the current weights; ``parallel_train_future`` is RLlib's and always None.
+
+        Raises:
+            ValueError: there is no ``evaluation_interval``.
+        """
+        if not self.test_questions:
+            raise ValueError(
+                f"evaluation_interval = {self.settings.rllib.evaluation_interval}: no test questions were read, nor kept out "
+                "of the Step-Trace Buffer; to evaluate only when you ask, set a number that the training does not reach"
+            )
         before = self.progress.seconds
         self.progress.say(f"evaluating on {min(self.settings.rllib.evaluation_duration, len(self.test_questions))} questions")
         results = evaluate_with_callbacks(self)

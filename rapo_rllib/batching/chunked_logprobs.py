@@ -81,8 +81,10 @@ class _TargetLogprobs(torch.autograd.Function):
         logits, targets, normalizers = ctx.saved_tensors
         scale = gradients[0][:, None]
         for rows in _row_slices(logits):  # in place of the logits: they are not read again, and may be gigabytes
-            logits[rows] = (logits[rows].to(scale.dtype) - normalizers[rows, None]).exp_().mul_(-scale[rows])
-        return logits.scatter_add_(-1, targets[:, None], scale.to(logits.dtype)), None
+            values = (logits[rows].to(scale.dtype) - normalizers[rows, None]).exp_().mul_(-scale[rows])
+            logits[rows] = values.scatter_add_(-1, targets[rows, None], scale[rows])  # before rounding: 1 - p may be small
+            del values  # before the next ones are made
+        return logits, None
 
 
 def _row_slices(logits: torch.Tensor) -> list[slice]:

@@ -105,7 +105,7 @@ class StepTraceBuffer(Collection):
             RetrievalError: Milvus does not answer, or has lost step traces.
             ValueError: the buffer does not exist, or was made with another embedder or at another level.
         """
-        self.retrieve([HistoryQuery("", "")], 1)
+        self.retrieve([HistoryQuery("question", "")], 1)  # servers of embeddings refuse an empty text
 
     def retrieve(self, queries: Sequence[HistoryQuery], top_k: int | None = None) -> list[list[RetrievedTrace]]:
         """Find for each query the ``top_k`` traces with the nearest keys, nearest first (default: ``settings.top_k``).

@@ -35,7 +35,7 @@ def build(
     with _opened(uri, collection, embedder, device) as passages:
         from rapo_rllib.corpus.build import build_corpus
 
-        with resumable("passages") as display:
+        with resumable("passages", "The command without --replace" if replace else "The same command") as display:
             done = build_corpus(passages, file, passages_field, display, replace)
         typer.echo(f"Collection {passages.where} holds {passages.count():,} passages; {done.embedded:,} were added.")
 

@@ -74,14 +74,14 @@ def attempts_display(name: str) -> Iterator[Callable[[Progress], None]]:
 
 
 @contextmanager
-def resumable(things: str) -> Iterator[Callable[[BuildProgress], None]]:
-    """Show the progress of a build; after Ctrl-C say that the same command continues it. Yields a function for the progress."""
+def resumable(things: str, command: str = "The same command") -> Iterator[Callable[[BuildProgress], None]]:
+    """Show the progress of a build; after Ctrl-C say which command continues it. Yields a function for the progress."""
     with progress_bar(things) as bar:
         try:
             yield lambda progress: advance(bar, progress)
         except KeyboardInterrupt:
             bar.close()
-            fail(f"Stopped after {bar.n:,} {things}. The same command, run again, continues from there.", INTERRUPTED)
+            fail(f"Stopped after {bar.n:,} {things}. {command}, run again, continues from there.", INTERRUPTED)
 
 
 def duration(seconds: float) -> str:

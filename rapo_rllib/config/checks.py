@@ -103,10 +103,11 @@ def _check_sizes(settings: Settings) -> None:
             f"num_minibatches = {update.num_minibatches} is more than questions_per_step = {update.questions_per_step}: "
             "a minibatch holds at least one whole group"
         )
-    if settings.rllib.num_learners > update.questions_per_step:
+    if settings.rllib.num_learners > -(-update.questions_per_step // update.num_minibatches):
         raise ValueError(
-            f"num_learners = {settings.rllib.num_learners} is more than questions_per_step = {update.questions_per_step}: "
-            "whole groups are dealt out, so some learners would never work; raise questions_per_step"
+            f"num_learners = {settings.rllib.num_learners} is more than the groups of a minibatch, questions_per_step = "
+            f"{update.questions_per_step} by num_minibatches = {update.num_minibatches}: whole groups are dealt out, so some "
+            "learners would never work; raise questions_per_step, or lower num_minibatches"
         )
 
 

@@ -41,6 +41,8 @@ def build_corpus(
     if total == 0:
         raise ValueError(f"{path} holds no passages")
     if replace:
+        if collection.exists():
+            collection.facts()  # what is no corpus is refused
         collection.drop()
     facts = collection.create()
     files = list(dict.fromkeys([*facts["files"], str(Path(path).expanduser().absolute())]))

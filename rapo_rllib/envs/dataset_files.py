@@ -101,7 +101,10 @@ def _json(path: Path) -> Iterable[Any]:
 def _csv(path: Path) -> Iterator[Any]:
     csv.field_size_limit(_MAX_CSV_FIELD)
     with open(path, encoding="utf-8-sig", newline="") as file:
-        yield from csv.DictReader(file)
+        for row in csv.DictReader(file):
+            if None in row:
+                raise csv.Error("more cells than the header has: put a text with commas between quotation marks")
+            yield row
 
 
 def _parquet(path: Path) -> Iterator[Any]:

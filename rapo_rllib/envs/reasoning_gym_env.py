@@ -182,7 +182,7 @@ def may_be_verified(task: str, answer: str) -> bool:
 _lock = threading.RLock()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)  # those of questions under way: some tasks keep megabytes in each
 def _data_set(task: str, task_config: str, seed: int) -> Any:
     """Create a task's data set of one entry from ``seed``. Raises ``ValueError`` if the task refuses its configuration."""
     config = json.loads(task_config)

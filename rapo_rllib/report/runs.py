@@ -78,11 +78,10 @@ def read_trial(folder: Path) -> Trial:
 def _state(trial: Trial) -> str:
     if trial.rows and trial.rows[-1].get("done"):
         return "ended"
-    if (trial.folder / "error.txt").is_file():
-        return "failed"
-    if not trial.rows:
-        return "no result yet"
-    return "ended" if (trial.folder / "summary.json").is_file() else "running, or interrupted"
+    error, results = trial.folder / "error.txt", trial.folder / RESULTS
+    if error.is_file() and not (results.is_file() and error.stat().st_mtime_ns < results.stat().st_mtime_ns):
+        return "failed"  # and was not begun again, which leaves the file there
+    return "running, or interrupted" if trial.rows else "no result yet"
 
 
 def _transcripts(folder: Path) -> Iterator[tuple[int, Path]]:

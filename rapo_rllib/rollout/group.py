@@ -25,10 +25,14 @@ logger = logging.getLogger(__name__)
 
 
 def make_group(question: Question, plan: RunPlan, stats: RolloutStats, copies: Counter[str]) -> RolloutGroup:
-    """Make the group of a question. A question that two epochs bring into one run gets a second name, by ``copies``."""
+    """Make the group of a question. A question that two epochs bring into one run gets a second name, by ``copies``.
+
+    Greedy groups have names of their own: a stream under way on the same engine may hold a question with the same id.
+    """
     copies[question.id] += 1
     label = question.id if copies[question.id] == 1 else f"{question.id}#{copies[question.id]}"
-    return RolloutGroup(f"{plan.policy_version}/{label}", question, plan, stats)
+    version = f"greedy-{plan.policy_version}" if plan.greedy else plan.policy_version
+    return RolloutGroup(f"{version}/{label}", question, plan, stats)
 
 
 @dataclass

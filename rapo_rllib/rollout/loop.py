@@ -276,6 +276,14 @@ class Run:
         self._on_end()
         self._begin(group, group.refill())
 
+    def give_up(self, group: RolloutGroup) -> None:
+        """Drop a group: its trajectories end at their next request; the observer is told at once of those that have ended."""
+        self.engine.give_up(group)
+        group.discard()
+        for episode in group.episodes:
+            if episode.trajectory.end:
+                self.observer.given_up(episode)
+
     async def _outcome(self, group: RolloutGroup, episode: Episode) -> str:
         """Roll out a trajectory and name its end; an error that ends it alone is recorded in it."""
         trajectory = episode.trajectory

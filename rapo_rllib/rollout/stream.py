@@ -57,8 +57,7 @@ class RolloutStream:
         for place in places:
             group = self._groups.pop(place, None)
             if group is not None:
-                self._run.engine.give_up(group)
-                group.discard()
+                self._run.give_up(group)
 
     def advance(self, seconds: float) -> list[tuple[int, TrajectoryGroup]]:
         """Roll out until a group is complete, for about ``seconds`` at most; return complete groups with their places.

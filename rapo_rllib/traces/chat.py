@@ -108,11 +108,13 @@ def _segments(messages: Sequence[dict[str, Any]], where: str) -> list[Segment]:
     """Cut messages into segments of a trace file: thoughts, calls, results, an answer, and words of the environment."""
     dialogue = any(message["role"] == "user" for message in messages)
     segments: list[Segment] = []
+    last = max(number for number, message in enumerate(messages) if message["role"] == "assistant")
     for number, message in enumerate(messages):
         content = message["content"]
         if message["role"] == "assistant":
             calls = [_call(call, where) | {"message": number} for call in message.get("tool_calls") or []]
-            segments += _said(message, "move" if dialogue and not calls else "thought" if calls else "answer") + calls
+            other = "thought" if calls or number < last else "answer"  # what was said before a call may be a message of its own
+            segments += _said(message, "move" if dialogue and not calls else other) + calls
         elif message["role"] == "user":
             segments.append({"type": "said", "text": content})
         elif message["role"] == "tool":

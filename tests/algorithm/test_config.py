@@ -94,9 +94,10 @@ def test_wrong_values_are_refused_by_name(training: dict, message: str) -> None:
         make(**training).validate()
 
 
-def test_more_learners_than_questions_are_refused() -> None:
-    config = make(questions_per_step=2, num_minibatches=1).learners(num_learners=4)
-    with pytest.raises(ValueError, match="num_learners = 4 is more than questions_per_step = 2"):
+def test_more_learners_than_groups_of_a_minibatch_are_refused() -> None:
+    make(questions_per_step=8, num_minibatches=2).learners(num_learners=4).validate()
+    config = make(questions_per_step=8, num_minibatches=3).learners(num_learners=4)
+    with pytest.raises(ValueError, match=r"num_learners = 4 is more than the groups .* = 8 by num_minibatches = 3"):
         config.validate()
 
 

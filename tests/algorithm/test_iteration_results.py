@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.metrics import EVALUATION_ITERATION_TIMER, TIMERS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
@@ -32,6 +33,20 @@ class Clock(SimpleNamespace):
     def say(self, text: str) -> None: ...
 
     phase = say
+
+
+def test_the_engine_beside_the_learner_sleeps_too() -> None:
+    """Of a local env runner RLlib looks up a method that is given by its name, and does not call it."""
+    heard: list[str] = []
+    group: Any = EnvRunnerGroup.__new__(EnvRunnerGroup)
+    group._local_env_runner = SimpleNamespace(sleep=lambda: heard.append("sleep"), wake=lambda: heard.append("wake"))
+    group._worker_manager = SimpleNamespace(actor_ids=list)
+    made: Any = RAPO.__new__(RAPO)
+    made.config = SimpleNamespace(settings=SimpleNamespace(engine=SimpleNamespace(sleep=True)))
+    made.env_runner_group = group
+    made._all_engines("sleep")
+    made._all_engines("wake")
+    assert heard == ["sleep", "wake"]
 
 
 @pytest.fixture
@@ -101,3 +116,9 @@ def test_a_schedule_goes_on_at_the_steps_of_the_checkpoint() -> None:
     rapo.metrics = SimpleNamespace(peek=lambda key, default: 50)
     rapo.set_state({})
     assert rapo._sampling.retrieval_prob == pytest.approx(0.3)
+
+
+def test_without_an_interval_there_is_nothing_to_evaluate(driver: Any) -> None:
+    driver.test_questions = []
+    with pytest.raises(ValueError, match="evaluation_interval = None: no test questions"):
+        driver.evaluate()

@@ -61,6 +61,15 @@ def test_logits_of_low_precision_are_normalised_in_float32() -> None:
     torch.testing.assert_close(entropies, -(log_p.exp() * log_p).sum(-1).float(), rtol=1e-5, atol=1e-5)
 
 
+def test_the_gradient_of_a_sure_token_is_not_rounded_away() -> None:
+    """1 - p = 0.001 is below the step of bfloat16 at 1: both are to be added before they are rounded."""
+    logits = torch.tensor([[0.0, -math.log(999.0)]], dtype=torch.bfloat16, requires_grad=True)
+    logprobs, _ = logprobs_and_entropies(logits, torch.tensor([0]), torch.clone)
+    (gradient,) = torch.autograd.grad(logprobs.sum(), logits)
+    p = torch.softmax(logits.detach().double(), -1)[0, 0].item()
+    assert gradient[0].tolist() == pytest.approx([1 - p, p - 1], rel=2**-8)
+
+
 class Allocations(TorchDispatchMode):
     """The bytes of the storages that tensors made in here hold, and the most that were held together."""
 

@@ -137,6 +137,7 @@ def test_two_agents_side_by_side(folder: Path) -> None:
         one = stored()
         run(*arguments(server, *few, "--source", "second"))
         both = stored()
+        assert "No attempt was kept" in run(*arguments(server, *few, "--source", "third", "--min-reward", "2"), status=1)
     assert [trace for trace in both if trace.source == "solver"] == one
     assert len([trace for trace in both if trace.source == "second"]) == len(one)
 

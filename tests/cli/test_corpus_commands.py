@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 from cli_runs import said
 
+from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.cli import terminal
 from rapo_rllib.corpus import build as build_module
 from rapo_rllib.corpus.build import BuildProgress
+from rapo_rllib.settings import BufferSettings
 
 
 @pytest.fixture
@@ -46,7 +49,18 @@ def test_built_searched_and_described(folder: Path) -> None:
     assert "holds 1 passages; 1 were added." in run("build", "one.jsonl", "--replace")
 
 
-def test_ctrl_c_says_that_it_can_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_corpus_is_not_replaced(folder: Path) -> None:
+    with closing(StepTraceBuffer(BufferSettings(uri="corpus.db", collection="passages"))) as buffer:
+        buffer.create()
+    assert "is no corpus of this package" in run("build", "p.jsonl", "--replace", status=1)
+    with closing(StepTraceBuffer(BufferSettings(uri="corpus.db", collection="passages"))) as buffer:
+        assert buffer.exists()
+
+
+@pytest.mark.parametrize(("option", "command"), [((), "The same command"), (("--replace",), "The command without --replace")])
+def test_ctrl_c_says_that_it_can_go_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, option: tuple[str, ...], command: str
+) -> None:
     monkeypatch.setattr(build_module, "BATCH", 8)
     show = terminal.advance
 
@@ -57,8 +71,8 @@ def test_ctrl_c_says_that_it_can_go_on(folder: Path, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(terminal, "advance", interrupted)
-        output = run("build", "p.jsonl", status=130)
-    assert "Stopped after 16 passages. The same command, run again, continues from there." in output
+        output = run("build", "p.jsonl", *option, status=130)
+    assert f"Stopped after 16 passages. {command}, run again, continues from there." in output
     assert "Not complete: run `rllib corpus build` again." in run("stats")
     assert "holds 20 passages; 4 were added." in run("build", "p.jsonl")
 

@@ -62,7 +62,7 @@ def test_what_fits_nowhere_has_a_status_of_its_own(tmp_path: Path) -> None:
 def test_of_a_cluster_that_is_not_asked_nobody_knows(tmp_path: Path) -> None:
     """Four learners and two engines on GPUs; what each holds is in tests/estimate/."""
     changes = {"num_learners": 4, "num_gpus_per_learner": 1, "num_env_runners": 2, "num_gpus_per_env_runner": 1}
-    path = write_job(tmp_path, learner_parallelism="fsdp", questions_per_step=4, weight_transfer="object_store", **changes)
+    path = write_job(tmp_path, learner_parallelism="fsdp", questions_per_step=8, weight_transfer="object_store", **changes)
     found = estimated(path, "--ray-address", "10.0.0.1:6379")
     assert {fit["fits"] for fit in found["fits"]} == {None}
     assert [fit["needed"] for fit in found["fits"] if fit["unit"] == "GPUs"] == [6]

@@ -224,6 +224,20 @@ def test_a_trajectory_of_a_group_that_was_given_up_is_no_episode() -> None:
     assert observer._episodes == {} and ended == []
 
 
+def test_nor_is_one_that_had_ended_before() -> None:
+    observer, loop = EpisodeObserver(RunnerCallbacks(runner_of(RAPOConfig()))), make_loop()
+    loop.engine.latency = lambda request: 10**9 if "/1/" in request.request_id else 1
+    stream = RolloutStream(loop, observer)
+    stream.begin([(0, SUM)], 0.0)
+    while not any(made.is_done for made in observer._episodes.values()):
+        stream._run.tick()
+    stream.give_up([0])
+    while stream._run._coroutines:
+        stream._run.tick()
+    loop.close()
+    assert observer._episodes == {}
+
+
 class Source:
     """Ten training questions, five held-out ones."""
 

@@ -157,6 +157,12 @@ def test_a_folder_is_read_by_hugging_face_datasets(tmp_path: Path) -> None:
         Questions.questions({"dataset": str(folder), "test_split": "dev"}, "test")
 
 
+def test_a_table_with_commas_that_nothing_quotes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "sums.csv").write_text("question,answer\n1 + 1?,2\nWhat is 1,000 + 5?,1005\n")
+    with pytest.raises(ValueError, match="cannot be read after row 1: more cells than the header has"):
+        Questions.questions({"dataset": str(tmp_path / "sums.csv")}, "train")
+
+
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", ROWS)
     assert len(Questions.questions({"dataset": path}, "train")) == 2

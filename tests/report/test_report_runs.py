@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 from run_folders import write_trial
@@ -55,11 +56,14 @@ def test_a_restored_run_goes_on_from_its_checkpoint(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "state"), [("error.txt", "failed"), ("summary.json", "ended"), ("else", "running, or interrupted")]
+    ("file", "age_s", "state"),
+    [("error.txt", 0, "failed"), ("error.txt", 9, "running, or interrupted"), ("summary.json", 9, "running, or interrupted")],
 )
-def test_state_of_a_trial_without_a_last_result(tmp_path, file, state) -> None:
+def test_state_of_a_trial_without_a_last_result(tmp_path, file, age_s, state) -> None:
+    """An older error is one that the trial was begun again after; an older summary is one of a run that was interrupted."""
     (tmp_path / "result.json").write_text('{"training_iteration": 1, "done": false}\n')
     (tmp_path / file).write_text("{}")
+    os.utime(tmp_path / file, times=(then := (tmp_path / "result.json").stat().st_mtime - age_s, then))
     assert read_trial(tmp_path).state == state
 
 

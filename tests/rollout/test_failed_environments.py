@@ -91,7 +91,8 @@ def test_it_is_left_out_of_its_group_and_all_others_are_as_without_it(
     call: str, greedy: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = make_loop(source=OneTrace()).run(QUESTIONS, retrieval_prob=0.5, greedy=greedy)
-    break_where(breaks_for("0/q1/3", call))
+    name = "greedy-0/q1/3" if greedy else "0/q1/3"
+    break_where(breaks_for(name, call))
     loop = make_loop(source=OneTrace())
     with caplog.at_level(logging.WARNING):
         groups = loop.run(QUESTIONS, retrieval_prob=0.5, greedy=greedy)
@@ -103,7 +104,7 @@ def test_it_is_left_out_of_its_group_and_all_others_are_as_without_it(
             assert one is failed or told(one) == told(other)
     (message,) = caplog.messages
     step = max(int(call[-1]) - 1, 0) if call != "reset" else 0
-    assert message.startswith(f"question q1, trajectory 0/q1/3, step {step}, ") and f"gone in {call}" in message
+    assert message.startswith(f"question q1, trajectory {name}, step {step}, ") and f"gone in {call}" in message
 
 
 @pytest.mark.parametrize("call", ["make", "truncate"])

@@ -25,6 +25,7 @@ CHAT = {
         {"role": "assistant", "content": "8"},
     ]
 }
+ADDS = {"tool_calls": [{"function": {"name": "add", "arguments": {"a": 3, "b": 5}}}]}
 STEP = "<think>Add.</think><python>print(3 + 5)</python>\n<result>\n8\n</result>\n"
 KEY = "system\nUse tools.\nuser\n3 + 5?\nassistant\n"
 STORED = StepTrace("given", "3 + 5?", STEP, "<answer>\\boxed{8}</answer>", 0.25, "q1", 1, "gpt\n\u2028é", 3)
@@ -69,8 +70,12 @@ def test_a_chat_becomes_the_text_protocol(tmp_path) -> None:
         ([("assistant", "The sum is \\boxed{8}.")], ("<answer>The sum is \\boxed{8}.</answer>",)),
         ([("assistant", "<think>a</think><answer>8</answer>")], ("<think>a</think><answer>8</answer>",)),
         (  # results without ids come in the order of the calls
-            [("assistant", "", {"tool_calls": [{"function": {"name": "add", "arguments": {"a": 3, "b": 5}}}]}), ("tool", "8")],
+            [("assistant", "", ADDS), ("tool", "8")],
             ('<add>{"a": 3, "b": 5}</add>\n<result>\n8\n</result>\n',),
+        ),
+        (
+            [("assistant", "I add."), ("assistant", "", ADDS), ("tool", "8"), ("assistant", "8")],
+            ('<think>I add.</think><add>{"a": 3, "b": 5}</add>\n<result>\n8\n</result>\n', "<answer>\\boxed{8}</answer>"),
         ),
         ([("assistant", "8", {"reasoning_content": "Add."})], ("<think>Add.</think><answer>\\boxed{8}</answer>",)),
     ],

@@ -109,24 +109,23 @@ def _build(
         except (ValueError, RolloutError):
             _store(keeping, asked, journal, place)
             raise
-        count = _store(keeping, asked, journal, place)
+        _store(keeping, asked, journal, place)
         _tell(keeping, asked, journal, made_of)
         typer.echo(f"All attempts are in {journal.transcripts}.")
-    if not count:
+    if not keeping.trajectories:
         fail(f"No attempt was kept: {'none is right' if keeping.min_reward is None else 'see --min-reward'}.")
     if not keeping.unfinished:
         typer.echo("To train with it as it is, set step_trace_buffer.traces: null in the job.")
 
 
-def _store(keeping: Keeping, asked: Sequence[Question], journal: Journal, place: BufferSettings) -> int:
-    """Store the steps of the best attempts at finished questions; return the number of step traces in the buffer."""
+def _store(keeping: Keeping, asked: Sequence[Question], journal: Journal, place: BufferSettings) -> None:
+    """Store the steps of the best attempts at finished questions."""
     from rapo_rllib.buffer.store import StepTraceBuffer
 
     with closing(StepTraceBuffer(place)) as buffer, progress_bar("questions", of=asked) as each:
         keeping.store(journal, each, buffer)
         count = buffer.count()
     typer.echo(f"Collection {place.collection!r} at {place.uri} holds {count:,} step traces.")
-    return count
 
 
 def _asked(source: QuestionSource, questions: Sequence[Question], evaluates: bool) -> list[Question]:
