@@ -230,7 +230,7 @@ class KilledLite:
 
     def kill(self, kills: int, seconds: float) -> None:
         """Kill ``kills`` owners, each so many seconds after it opened the path at most; half of them while they read it."""
-        last, deadline = 0, time.monotonic() + 60.0 + kills * (seconds + 15.0)
+        last, deadline = 0, time.monotonic() + 60.0 + kills * (seconds + 30.0)
         while self.counts["kills"] < kills and time.monotonic() < deadline:
             pid = self._pid()
             if not pid or pid == last:

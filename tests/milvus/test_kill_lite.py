@@ -11,7 +11,7 @@ from places import REPOSITORY
 
 def check(kills: int, seed: int) -> None:
     command = [sys.executable, str(REPOSITORY / "tests" / "kill_lite.py"), "--kills", str(kills), "--seed", str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120 + 20 * kills)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120 + 40 * kills)
     assert done.returncode == 0, json.dumps(done.stdout[-3000:] + done.stderr[-3000:])
     counts = {what: int(count) for count, what in re.findall(r"^ *(\d+) (.+)$", done.stdout, re.MULTILINE)}
     assert counts["kills"] == kills and counts["kills while it read"] == kills // 2

@@ -63,7 +63,8 @@ def test_state_of_a_trial_without_a_last_result(tmp_path, file, age_s, state) ->
     """An older error is one that the trial was begun again after; an older summary is one of a run that was interrupted."""
     (tmp_path / "result.json").write_text('{"training_iteration": 1, "done": false}\n')
     (tmp_path / file).write_text("{}")
-    os.utime(tmp_path / file, times=(then := (tmp_path / "result.json").stat().st_mtime - age_s, then))
+    then = (tmp_path / "result.json").stat().st_mtime_ns - age_s * 10**9
+    os.utime(tmp_path / file, ns=(then, then))
     assert read_trial(tmp_path).state == state
 
 
