@@ -192,10 +192,11 @@ class ToolEnv(TextEnv):
         check = weights.format_check
         format_ok = predicted is not None and well_formed(episode, check, self._tools, require_boxed=options.require_boxed)
         score = self._scorer(predicted, self._question, episode)
-        all_tools = {step.tool for step in self._steps} == set(self._tools) != set()
-        called = any(step.tool for step in self._steps)
+        offered = self._tools.keys() if self._question.tools is None else set(self._question.tools)
+        called = {step.tool for step in self._steps} & offered
         errors = episode.tool_errors
-        terms = reward_terms(score, weights, format_ok=format_ok, all_tools=all_tools, tool_errors=errors, called_tool=called)
+        told: dict[str, Any] = {"format_ok": format_ok, "all_tools": called == offered != set(), "called_tool": bool(called)}
+        terms = reward_terms(score, weights, tool_errors=errors, **told)
         self._question = None
         self.end_sessions()
         info: dict[str, Any] = {"correct": score.correct, "format_ok": format_ok, "predicted": predicted or ""}

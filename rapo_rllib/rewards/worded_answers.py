@@ -64,11 +64,11 @@ def same_words(predicted: str, gold: str) -> bool | None:
 
 
 def _same_letter(predicted: str, gold: str) -> bool | None:
-    wanted = _ALONE.fullmatch(gold)
+    wanted, (chosen, _) = _ALONE.fullmatch(gold), option(predicted) or ("", "")
     if wanted is None:
-        return None
+        return True if chosen and gold.strip() == chosen else None  # a bare letter may also be a variable
     letter = _LETTER.fullmatch(predicted)
-    given = letter[1].upper() if letter is not None else (option(predicted) or ("",))[0]
+    given = letter[1].upper() if letter is not None else chosen
     return given == (wanted[1] or wanted[2])
 
 
@@ -147,14 +147,14 @@ def same_moment(predicted: str, gold: str) -> bool | None:
     """Return whether two tidied answers are the same date or time; None if ``gold`` is neither.
 
     The half of the day may be left out. A date in figures with the year last (5/6/2024) equals only the same figures, since it
-    may begin with the month or the day. 3:15 counts as a ratio, unless one of the two answers is clearly a time.
+    may begin with the month or the day. 3:15 counts as a ratio, unless one of the two answers is clearly a time (2:05).
     """
     predicted, gold = (_TEXT.sub(r" \1 ", text).strip().lower() for text in (predicted, gold))
     date = _date(gold)
     if date is not None:
         return _date(predicted) == date
-    wanted, given = _time(gold), _time(predicted)
-    if wanted is None or not (wanted.marked or (given is not None and given.marked and wanted.parts > 1)):
+    wanted, given, zero = _time(gold), _time(predicted), ":0" in predicted + gold
+    if wanted is None or not (wanted.marked or (given is not None and wanted.parts > 1 and (given.marked or zero))):
         return None
     if given is None or wanted.dial == given.dial:
         return given is not None and given.seconds == wanted.seconds

@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 
 import gymnasium
 import pytest
@@ -20,6 +21,10 @@ class Echo:
 
     def run(self, input: str) -> ToolResult:
         return ToolResult(f"{input}!", "odd" if input == "x" else None, 0.5)
+
+
+class Other(Echo):
+    name = tag = "other"
 
 
 ECHO = f"{__name__}:Echo"
@@ -149,6 +154,15 @@ def test_failed_calls_cost() -> None:
 
 def test_no_bonus_for_using_all_of_no_tools() -> None:
     assert started(tools=[], reward={"all_tools": 0.1}).step(RIGHT)[1] == 1.0
+
+
+@pytest.mark.parametrize(("offered", "reward"), [("echo", 0.75), ("other", 0.0)])
+def test_tools_that_were_called_are_those_that_the_question_offers(offered: str, reward: float) -> None:
+    """A call of a tool that is not offered does not count; of a question that offers one of two tools, that one is all."""
+    env = ToolEnv({"tools": [ECHO, f"{__name__}:Other"], "reward": {"correct": 0.0, "called_tool": 0.25, "all_tools": 0.5}})
+    env.reset(options={"question": dataclasses.replace(QUESTION, tools=(offered,))})
+    env.step("<echo>a</echo>")
+    assert env.step(RIGHT)[1] == reward
 
 
 def test_one_call_too_many() -> None:

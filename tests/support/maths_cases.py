@@ -301,6 +301,10 @@ ENDLESS = [
 ]
 
 CASES = [
+    ("C. Paris", "C", True, "the letter of a choice with its content"),
+    ("B. Paris", "C", False, "another choice"),
+    ("12:30", "2:05", False, "times, though the ratios are equal"),
+    ("2:05", "12:30", False, "times, though the ratios are equal"),
     *(PLAIN + DECIMALS_AND_FRACTIONS + SIZES + NOT_CARRIED_OUT + MONEY_AND_PERCENT + UNITS),
     *(EXPRESSIONS + EQUATIONS + INTERVALS + LISTS + MATRICES + BASES + WORDS + ENDLESS),
 ]
