@@ -122,7 +122,7 @@ class CausalLMRLModule(TorchRLModule):
                 "the weights are sharded over several learners, and one of them was asked for all: use RAPO.get_module(), "
                 "RAPO.export_policy(), or get_state() of the RAPOLearnerGroup"
             )
-        with gathered(self.weights()) as named:
+        with gathered(self.weights(exact=not inference_only)) as named:
             return pack_weights(named if keep else (), self.sent_dtype if inference_only else None)
 
     @property
@@ -142,8 +142,8 @@ class CausalLMRLModule(TorchRLModule):
         names = {id(tensor): name for name, tensor in reversed(weights.items())}
         return {name: tensor for name, tensor in weights.items() if names[id(tensor)] == name}
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Return weights in the dtype that passes compute with; with LoRA, the adapters alone.
+    def weights(self, *, exact: bool = False) -> dict[str, torch.Tensor]:
+        """Return weights in the dtype that passes compute with, or ``exact``: as held; with LoRA, the adapters alone.
 
         Without LoRA, the LM head's weight is always included. Tied weights are the same object.
         """
@@ -152,7 +152,7 @@ class CausalLMRLModule(TorchRLModule):
         weights = self.language_model.state_dict(keep_vars=True)
         weights[LM_HEAD] = self.language_model.get_output_embeddings().weight
         computed = {id(tensor): tensor.detach() for tensor in weights.values()}
-        if isinstance(self._call_model, ShardedModel):
+        if isinstance(self._call_model, ShardedModel) and not exact:
             computed = {key: self._call_model.computed(tensor) for key, tensor in computed.items()}
         return {name: computed[id(tensor)] for name, tensor in weights.items()}
 
