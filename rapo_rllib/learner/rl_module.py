@@ -8,6 +8,7 @@ The engine generates; this module only scores tokens and holds the weights that 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     from rapo_rllib.learner.lockstep import Lockstep
 
+logger = logging.getLogger(__name__)
+
 ROW = "row"  # key of the batch: a PackedRow
 LOGPROBS = "logprobs"
 ENTROPIES = "entropies"
@@ -52,7 +55,7 @@ class CausalLMRLModule(TorchRLModule):
 
     @override(TorchRLModule)
     def setup(self) -> None:
-        """Load the model."""
+        """Load the model. Raises ``ValueError`` if it scales logits as :func:`_logits` does not."""
         assert isinstance(self.model_config, dict), self.model_config
         job: Settings = self.model_config["settings"]
         self.settings, self._temperature = job.model, job.rollout.temperature
@@ -60,6 +63,12 @@ class CausalLMRLModule(TorchRLModule):
         self.with_weights: bool = self.model_config.get(WITH_WEIGHTS, True)
         self.language_model = load_causal_lm(self.settings, self.with_weights)
         self.language_model.config.use_cache = False
+        if self.with_weights and (wrong := _wrong_logits(self.language_model)):
+            raise ValueError(
+                f"model.name_or_path = {self.settings.name_or_path!r}: {self.language_model.config.model_type!r} models have "
+                f"other logits than the learner computes (by {wrong:.0%}), so it would train on wrong probabilities: name "
+                "a model of another type, or scale as this type does in _logits of rapo_rllib/learner/rl_module.py"
+            )
         lora = self.settings.lora
         self.adapters = None if lora is None else Adapters(self.language_model, lora)
         enable_checkpointing(self.language_model, self.settings.gradient_checkpointing)
@@ -122,7 +131,7 @@ class CausalLMRLModule(TorchRLModule):
                 "the weights are sharded over several learners, and one of them was asked for all: use RAPO.get_module(), "
                 "RAPO.export_policy(), or get_state() of the RAPOLearnerGroup"
             )
-        with gathered(self.weights()) as named:
+        with gathered(self.weights(exact=not inference_only)) as named:
             return pack_weights(named if keep else (), self.sent_dtype if inference_only else None)
 
     @property
@@ -142,8 +151,8 @@ class CausalLMRLModule(TorchRLModule):
         names = {id(tensor): name for name, tensor in reversed(weights.items())}
         return {name: tensor for name, tensor in weights.items() if names[id(tensor)] == name}
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Return weights in the dtype that passes compute with; with LoRA, the adapters alone.
+    def weights(self, *, exact: bool = False) -> dict[str, torch.Tensor]:
+        """Return weights in the dtype that passes compute with, or ``exact``: as held; with LoRA, the adapters alone.
 
         Without LoRA, the LM head's weight is always included. Tied weights are the same object.
         """
@@ -152,7 +161,7 @@ class CausalLMRLModule(TorchRLModule):
         weights = self.language_model.state_dict(keep_vars=True)
         weights[LM_HEAD] = self.language_model.get_output_embeddings().weight
         computed = {id(tensor): tensor.detach() for tensor in weights.values()}
-        if isinstance(self._call_model, ShardedModel):
+        if isinstance(self._call_model, ShardedModel) and not exact:
             computed = {key: self._call_model.computed(tensor) for key, tensor in computed.items()}
         return {name: computed[id(tensor)] for name, tensor in weights.items()}
 
@@ -247,6 +256,20 @@ def matmul_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype |
     if name == "auto":
         name = "bfloat16" if device.type == "cuda" else resolved_dtype(name)
     return None if name in (None, settings.dtype, "float32") else getattr(torch, name)
+
+
+@torch.no_grad()
+def _wrong_logits(language_model: PreTrainedModel) -> float:
+    """Return how far, relative, logits of two tokens are from those of the model's own ``forward``; 0: only by rounding."""
+    ids = torch.tensor([[0, 1]])
+    try:
+        states = language_model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+        own = language_model(input_ids=ids, use_cache=False).logits.float()
+    except Exception as error:  # whatever kernels for GPUs raise on the CPU, where models are loaded
+        logger.warning("%s: its scaling of logits is not checked (%s)", type(language_model).__name__, error)
+        return 0.0
+    apart = float((_logits(language_model, states, 1.0).float() - own).norm() / own.norm())
+    return apart if apart > (0.02 if states.dtype.itemsize < 4 else 1e-3) else 0.0
 
 
 def _logits(language_model: PreTrainedModel, states: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -76,7 +76,7 @@ class WeightSync:
         """Give the current weights to all engines of ``env_runner_group`` and wait until each has confirmed them.
 
         All engines in service confirm, including those that are restarted meanwhile. An engine that was out of service before
-        does not count: it gets weights before it samples again (``RAPO.restore_env_runners``).
+        does not count, even if it comes back meanwhile: it gets weights before it samples again (``RAPO.restore_env_runners``).
 
         Raises:
             WeightSyncError: an engine cannot load the weights, there is no engine, or one holds other weights than the learner.
@@ -124,6 +124,8 @@ class WeightSync:
                     lives = group._worker_manager.is_actor_healthy
                     failures = {index: error for index, error in failures.items() if lives(index)}
             if not failures:
+                for index in set(group.healthy_worker_ids()) - set(in_service):  # came back meanwhile, without the weights
+                    group._worker_manager.set_actor_state(index, healthy=False)  # so that RLlib finds it again, with them
                 return publication, publish_s, answers, num_restarts
             if left:
                 num_restarts += len(failures)

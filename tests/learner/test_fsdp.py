@@ -329,12 +329,18 @@ def test_a_reference_model_that_cannot_be_read_is_an_error_on_all_learners(
 
 
 def masters(rank: int, world_size: int, folder: Path, settings: dict[str, Any]) -> tuple[list[torch.Tensor], Any]:
-    """A job: float32 weights that the optimiser steps on, and the bfloat16 ones that engines get."""
+    """A job: float32 weights that the optimiser steps on, and the bfloat16 ones that engines get; states have the former."""
     made = learner(folder, rank, world_size, **settings)
     for size in BATCHES:
         updated(made, batch(*size, settings), rank, world_size)
     (optimizer,) = made._named_optimizers.values()
     held = [full_tensor(p.detach()) for p in optimizer.param_groups[0]["params"]]
+    if made.policy.is_sharded:
+        state = gathered_weights(made)
+        assert all(
+            torch.equal(state[name], p)
+            for (name, _), p in zip(made.policy.language_model.named_parameters(), held, strict=True)
+        )
     return held, {name: full_tensor(tensor) for name, tensor in made.policy.engine_tensors().items()}
 
 

@@ -12,6 +12,7 @@ import torch
 from ray.rllib.core import ALL_MODULES, DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME
 from tiny_learner import build, trajectory_groups
+from tiny_models import save_tiny_model
 
 from rapo_rllib.batching.samples import SampleGroup
 from rapo_rllib.batching.training_batch import TrainingBatch
@@ -53,6 +54,13 @@ def test_update_raises_the_probability_of_what_was_rewarded(folder: Path) -> Non
         learner.update(training_data=TrainingBatch.from_groups(groups, ObjectiveSettings()))
     after = mean_logprobs()
     assert after[1] > before[1] and after[3] > before[3] and after[0] < before[0] and after[2] < before[2]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_model_that_scales_its_logits_in_a_way_of_its_own_is_refused(tmp_path: Path, dtype: str) -> None:
+    build(save_tiny_model(tmp_path / "divides", "granite"), dtype=dtype)
+    with pytest.raises(ValueError, match=r"multiplies': 'hyperclovax' models have other logits .*\(by 89%\)"):
+        build(save_tiny_model(tmp_path / "multiplies", "hyperclovax"), dtype=dtype)
 
 
 def test_metrics_and_counters(folder: Path) -> None:

@@ -47,6 +47,8 @@ def tiny_model(
         },
         "gemma3_text": {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]},
         "mistral": {"sliding_window": 4},
+        "granite": {"logits_scaling": 3.0},
+        "hyperclovax": {"logits_scaling": 3.0},
     }.get(kind, {})
     torch.manual_seed(seed)
     config = AutoConfig.for_model(kind, **sizes)

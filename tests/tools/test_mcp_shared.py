@@ -9,7 +9,8 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 from places import SUPPORT
@@ -21,6 +22,7 @@ from rapo_rllib.envs.tool_env import ToolEnv
 from rapo_rllib.errors import ToolError
 from rapo_rllib.tools import shared_tools
 from rapo_rllib.tools.mcp import server
+from rapo_rllib.tools.mcp.options import McpOptions
 from rapo_rllib.types import Question
 
 pytest.importorskip("mcp")
@@ -67,6 +69,32 @@ def test_who_shares_a_session_with_calls_that_hang_goes_on(served: Served, monke
             assert hung.result() == ("TimeoutError: note: the server has not answered within 3 s", "timeout")
         assert noted(guilty, "hang")[1] == "timeout" and noted(environment(given), "a") == ("a", None)
         assert [noted(each, "c") for each in others] == [("a b c", None)] * 3 and noted(guilty, "d") == ("a d", None)
+
+
+class SlowlyEnding:
+    """A connection whose program needs a while to end."""
+
+    living: ClassVar[list[Any]] = []
+    tools = (SimpleNamespace(name="note", description="Note.", input_schema={"properties": {"who": {}}}),)
+    lost, hung = False, 0
+
+    def __init__(self, *_: Any) -> None:
+        assert not self.living
+        self.living.append(self)
+
+    def close(self) -> None:
+        time.sleep(0.2)
+        self.living.clear()
+
+    end = close
+
+
+def test_another_session_begins_when_the_lost_one_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "McpConnection", SlowlyEnding)
+    made = server.McpServer(McpOptions(command="notes", state_key="who", sessions=1))
+    first = made.acquire(5.0)
+    first.lost = True
+    assert made.acquire(5.0) is not first and len(SlowlyEnding.living) == 1
 
 
 @pytest.mark.usefixtures("hang_is_short")

@@ -204,6 +204,13 @@ def test_one_that_was_away_before_does_not_count(sync: Any) -> None:
     assert sync(runners).num_engines == 2
 
 
+def test_one_that_comes_back_during_a_sync_stays_out_of_service_until_it_gets_weights(sync: Any) -> None:
+    runners = Runners(3, lambda index, starts: "OSError" if index == 2 and starts == 1 else None)
+    runners.healthy.discard(3)
+    assert sync(runners).num_engines == 2  # the wait for the second's restart has also found the third
+    assert runners.probed and runners.healthy == {1, 2}
+
+
 def test_a_local_engine_that_fails_ends_the_training(sync: Any) -> None:
     failure = "the driver's engine (u) could not load it: ValueError: half a file"
     local = SimpleNamespace(load_policy=lambda publication, sequences: failure)

@@ -108,7 +108,8 @@ class McpServer:
             why = "was lost" if gone.lost else "has too many calls without an answer"
             logger.warning("MCP server %r: a session %s, another takes its place", self.options.shown, why)
             if gone.lost or not gone.users:
-                _in_background(gone.close)  # a server may take its time to end
+                self._taken += 1  # a server may take its time to end, and its place is free only then
+                _in_background(self._end, gone)
         return min(self._open, key=lambda one: one.users, default=None)
 
     def release(self, connection: McpConnection, key: str, called: bool) -> None:
