@@ -112,7 +112,7 @@ class Sampling:
 
     def get_state(self) -> dict[str, Any]:
         """Return the cursor's place, and the questions that were handed out and not trained on: they are asked again."""
-        return self._cursor.get_state(() if self._stream is None else self._stream.untrained)
+        return self._cursor.get_state() if self._stream is None else self._stream.cursor_state(self._cursor)
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore the cursor, so that the same questions come next."""

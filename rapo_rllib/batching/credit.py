@@ -64,10 +64,20 @@ def length_punishment(trajectory: Trajectory, objective: ObjectiveSettings) -> f
     return overlong_punishment(length, limit, objective.overlong_buffer_share * limit)
 
 
+def _punishments(members: Sequence[Trajectory], objective: ObjectiveSettings) -> list[float]:
+    """List length punishments, 0 where outcomes are equal: length alone would be normalised to full-size advantages."""
+    found = [0.0] * len(members)
+    for places in _compared(members, objective):
+        if objective.overlong_buffer_share and _differ([members[place] for place in places], objective):
+            for place in places:
+                found[place] = length_punishment(members[place], objective)
+    return found
+
+
 def trajectory_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> list[float]:
     """Compute one advantage per member, for its trajectory as a whole (eq. 9 and 10)."""
     std, epsilon = objective.normalize_std, objective.advantage_epsilon
-    rewards = [t.reward + length_punishment(t, objective) for t in group.members]
+    rewards = [t.reward + punished for t, punished in zip(group.members, _punishments(group.members, objective), strict=True)]
     if objective.advantage_baseline == "kind":
         outcome = kind_advantages(rewards, [bool(t.retrievals) for t in group.members], std, epsilon)
     else:
@@ -94,7 +104,7 @@ def token_advantages(group: TrajectoryGroup, objective: ObjectiveSettings) -> li
 
 def _step_advantages(members: Sequence[Trajectory], objective: ObjectiveSettings) -> list[torch.Tensor]:
     """Compute the advantage of each step (eq. 10), float64 ``[K]`` per member."""
-    earned = [_earned(t, length_punishment(t, objective)) for t in members]
+    earned = [_earned(t, punished) for t, punished in zip(members, _punishments(members, objective), strict=True)]
     outcome = _outcome_advantages(members, earned, objective)
     retrieval, weight = _retrieval_advantages(members, objective).double(), objective.retrieval_advantage_weight
     return [combined_advantages(a, own.expand(len(a)), weight) for a, own in zip(outcome, retrieval, strict=True)]

@@ -120,6 +120,8 @@ def _engines(settings: Settings) -> tuple[_Engines, _Engines]:
     if own.get("engine"):
         memory = build(EngineSettings, own["engine"]).gpu_memory_utilization
         evaluation = evaluation._replace(memory=memory, memory_key=f"evaluation_config.{rollout.memory_key}")
+    if not rllib.num_env_runners and rollout.gpus:  # Ray is asked for the learner only, in whose process this engine is
+        rollout = rollout._replace(gpus=rllib.num_gpus_per_learner, gpus_key="num_gpus_per_learner")
     return rollout, evaluation
 
 
@@ -131,7 +133,8 @@ def _check_fractions(settings: Settings) -> None:
             f"num_gpus_per_learner = {learner:g} with num_learners = {learners}: learners that share a GPU cannot add up their "
             "gradients by NCCL; set num_gpus_per_learner to 1, or num_learners to 1"
         )
-    sharing = [kind for kind in _engines(settings) if kind.number and 0 < kind.gpus < 1]
+    apart = _engines(settings)[0 if settings.rllib.num_env_runners else 1 :]
+    sharing = [kind for kind in apart if kind.number and 0 < kind.gpus < 1]
     if sharing and 0 < learner < 1 and sum(kind.number * kind.gpus for kind in sharing) + learner > 1 + 1e-9:
         asked = " + ".join(f"{kind.number} x {kind.gpus:g}" for kind in sharing)
         raise ValueError(

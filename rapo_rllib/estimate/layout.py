@@ -74,8 +74,8 @@ def processes(settings: Settings, shape: Shape, device: int | None) -> list[Proc
         main = Process("main with learner", 1, (*main.host, *learner, *first), learner_gpu, gpus)
     if not rllib.num_env_runners:
         name = f"{main.name} {'with' if rllib.num_learners else 'and'} engine"
-        beside = main.gpus + rllib.num_gpus_per_env_runner
-        main = Process(name, 1, (*main.host, *engine), (*main.gpu, *engine_gpu), beside)
+        most = max(main.gpus, rllib.num_gpus_per_env_runner)  # Ray is asked for the process once
+        main = Process(name, 1, (*main.host, *engine), (*main.gpu, *engine_gpu), most)
     name = "learner" if rllib.num_learners == 1 else "first learner"
     shards = settings.update.learner_parallelism == "fsdp"  # the first learner alone loads the model, and sends shards
     others = [part for part in learner if not (shards and part.phase == "loading")]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from rapo_rllib.batching.chunked_logprobs import ELEMENTS_AT_ONCE, ELEMENTS_AT_ONCE_CPU
 from rapo_rllib.settings import ALL_LINEAR, LoraSettings, ModelSettings, Settings
 
-ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}
+ITEMSIZE = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 FLOAT32 = 4
 BATCHED_TOKENS = 2048  # that vLLM computes at once, unless engine.extra says otherwise
 # Bytes that the backward pass of a layer reads for a token, per element of D, Q (keys are repeated for every head) and I:
@@ -155,9 +155,9 @@ def layer_bytes(shape: Shape, model: ModelSettings, row: Row, on_gpu: bool) -> t
     width, product = _itemsizes(model)
     hidden, mlp = shape.hidden, shape.intermediate
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    precision = "autocast" if product != width else "float32" if width == FLOAT32 else "16 bits"
+    precision = "autocast" if product != width else "float32" if width >= FLOAT32 else "16 bits"
     per_hidden, per_query, per_mlp = LAYER[precision, model.lora is not None]
-    whole = per_hidden * hidden + per_query * queries + per_mlp * mlp
+    whole = (per_hidden * hidden + per_query * queries + per_mlp * mlp) * max(1, width // FLOAT32)
     if precision == "autocast" and not on_gpu:
         whole += 2 * row.longest
     kept = width * hidden if model.gradient_checkpointing else whole

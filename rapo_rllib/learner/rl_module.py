@@ -252,7 +252,7 @@ def score_row(
 
 def matmul_dtype(settings: ModelSettings, device: torch.device) -> torch.dtype | None:
     """Return the autocast dtype on this device, or None for no autocast."""
-    name = settings.autocast_dtype
+    name: str | None = settings.autocast_dtype
     if name == "auto":
         name = "bfloat16" if device.type == "cuda" else resolved_dtype(name)
     return None if name in (None, settings.dtype, "float32") else getattr(torch, name)

@@ -75,12 +75,11 @@ class ModelSettings(Knobs):
     where: ClassVar[str] = "model."
 
     name_or_path: str = knob("smollm2-135m-instruct", "a folder, a Hugging Face id, or a packaged short name")
-    dtype: str = knob(
+    dtype: Literal["float32", "bfloat16", "float64"] = knob(
         "float32",
-        "precision of the trained weights: `float32` or `bfloat16`; default on GPUs: bfloat16, unless `autocast_dtype` is "
-        "float32 or null",
+        "precision of the trained weights; default on GPUs: bfloat16, unless `autocast_dtype` is float32 or null",
     )
-    autocast_dtype: str | None = knob(
+    autocast_dtype: Literal["auto", "float32", "bfloat16"] | None = knob(
         "auto", "precision of the learner's matrix products; `auto`: bfloat16 if the hardware has it; None: that of the weights"
     )
     master_weights: Literal["float32"] | None = knob(
@@ -105,7 +104,9 @@ class EngineSettings(Knobs):
 
     where: ClassVar[str] = "engine."
 
-    dtype: str = knob("auto", "precision of the engine; `auto`: bfloat16 if the hardware has it, else float32")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = knob(
+        "auto", "precision of the engine; `auto`: bfloat16 if the hardware has it, else float32"
+    )
     max_num_seqs: int = knob(64, "most sequences generated at a time; default on GPUs: 256", at_least=1)
     gpu_memory_utilization: float = knob(0.85, "share of the GPU's memory for the engine; CUDA only", at_least=1e-3, at_most=1)
     kv_cache_gib: float = knob(1.0, "memory of the KV cache; CPU only", at_least=1e-3)

@@ -72,6 +72,18 @@ def test_dynamic_sampling_metric_and_learner_agree_on_who_has_a_signal(
     assert group_has_signal(group, replace(settings, advantage_baseline="group"))
 
 
+@pytest.mark.parametrize("credit", CREDITS)
+def test_length_is_punished_only_in_a_kind_whose_outcomes_differ(credit: Any) -> None:
+    group = group_of([1.0, 0.0], [1.0, 1.0])
+    group.members[2].unfitting_tokens = 4
+    free = replace(KIND, credit=credit, max_response_tokens=8)
+    (helped, *_, long, short), before = (
+        token_advantages(group, replace(free, overlong_buffer_share=share)) for share in (1.0, 0.0)
+    )
+    assert helped.tolist() == before[0].tolist()  # both of its kind are of one length
+    assert not long.any() and not short.any()
+
+
 def test_a_group_of_one_is_refused() -> None:
     with pytest.raises(ValueError, match="advantage_baseline = 'kind' with group_size = 1"):
         RAPOConfig().training(group_size=1, num_hybrid=0, advantage_baseline="kind").validate()

@@ -201,6 +201,9 @@ def test_length_alone_is_no_signal() -> None:
     settings = replace(PLAIN, max_response_tokens=10, overlong_buffer_share=0.4)
     batch = TrainingBatch.from_groups([group([0, 0], [6, 10])], settings)
     assert batch.groups == [] and batch.statistics["num_groups_without_signal"] == 1
+    for credit in ("trajectory", "gigpo"):  # the KL term keeps the group
+        kept = TrainingBatch.from_groups([group([0, 0], [6, 10])], replace(settings, kl_coeff=0.1, credit=credit)).groups
+        assert [one_advantage(s) for s in kept[0].samples] == [0, 0]
 
 
 @pytest.mark.parametrize(("aggregation", "weights"), [("trajectory", [1 / 6, 1 / 3]), ("token", [1 / 3, 1 / 3])])

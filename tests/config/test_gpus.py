@@ -52,6 +52,13 @@ def of(keys: dict[str, Any]) -> RAPOConfig:
             "num_gpus_per_env_runner takes 1 x 0.5 + 2 x 0.25 of a GPU",
         ),
         (
+            {
+                **{"num_gpus_per_learner": 0.3, "num_gpus_per_env_runner": 0.7, "evaluation_num_env_runners": 1},
+                "engine": {"gpu_memory_utilization": 0.6},
+            },
+            "engine.gpu_memory_utilization = 0.6 with num_gpus_per_learner = 0.3, and engine.gpu_memory_utilization = 0.6",
+        ),
+        (
             {**SHARED, "num_env_runners": 0},
             "num_gpus_per_env_runner = 0.5 with num_env_runners = 0: Ray gives the main process",
         ),
@@ -111,6 +118,7 @@ def test_what_would_crash_is_refused(keys: dict[str, Any], message: str) -> None
         {**SHARED, "weight_transfer": "ipc"},
         {**WHOLE, "weight_transfer": "nccl"},
         {**SHARED, "num_env_runners": 0, "num_learners": 0, "engine": {"sleep": True}},
+        {**SHARED, "num_env_runners": 0, "num_learners": 0, "num_gpus_per_learner": 0.7},
         {
             **{"num_env_runners": 2, "num_gpus_per_env_runner": 0.5, "num_learners": 1, "num_gpus_per_learner": 1},
             "engine": {"gpu_memory_utilization": 0.5},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -289,11 +290,25 @@ def test_groups_without_signal_are_replaced(make: Any) -> None:
     assert len(nothing.groups) == 2 and nothing.groups_dropped == 6 and len(nothing.left_out) == 4
 
 
+def test_no_question_is_handed_out_while_the_cursors_state_is_read(make: Any) -> None:
+    sampler = make().sampler
+
+    def is_free() -> bool:
+        return sampler._changed.acquire(False) and not sampler._changed.release()
+
+    class Cursor:
+        def get_state(self, untrained: list[int]) -> dict[str, Any]:
+            with ThreadPoolExecutor(1) as other:
+                return {"free": other.submit(is_free).result()}
+
+    assert sampler.cursor_state(Cursor()) == {"free": False}
+
+
 def test_what_is_forgotten_is_asked_again(make: Any) -> None:
     setting = make()
     setting.take()
-    state = setting.cursor.get_state(setting.sampler.untrained)
+    state = setting.sampler.cursor_state(setting.cursor)
     setting.sampler.forget()
     setting.cursor.set_state(state)
-    assert setting.sampler.untrained == [] and setting.ledger.room == 8
+    assert setting.ledger.untrained == [] and setting.ledger.room == 8
     assert places(setting, setting.take()) == [4, 5, 6, 7]

@@ -76,6 +76,15 @@ def test_processes_with_a_fraction_of_a_gpu_share_it() -> None:
     assert on_gpu(more, 80 * GIB)["needed"] == shared["needed"]
 
 
+@pytest.mark.parametrize("share", [0.5, 1])
+def test_a_process_asks_for_its_gpu_once(share: float) -> None:
+    from ray.rllib.algorithms.utils import _get_main_process_bundle
+
+    local = {"num_learners": 0, "num_env_runners": 0, "num_gpus_per_learner": share, "num_gpus_per_env_runner": share}
+    (gpus,) = (fit for fit in verdicts(sized(**local), Machine(None, 80 * GIB, 1)) if fit["where"] == "GPUs")
+    assert gpus["needed"] == share == _get_main_process_bundle(RAPOConfig().update_from_dict(local))["GPU"]
+
+
 def test_an_engine_that_sleeps_is_not_beside_the_update() -> None:
     awake, asleep = (on_gpu(sized(**HALVES, engine={**KEYS["engine"], "sleep": sleep}), 80 * GIB) for sleep in (False, True))
     assert asleep["needed"] < awake["needed"]

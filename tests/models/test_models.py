@@ -47,8 +47,6 @@ def test_unreadable_folder_is_a_user_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(ValueError, match=r"model\.name_or_path: .* cannot be loaded"):
         load_causal_lm(ModelSettings(name_or_path=str(tmp_path)))
-    with pytest.raises(ValueError, match=r"model\.dtype must be one of"):
-        load_causal_lm(ModelSettings(name_or_path=str(tmp_path), dtype="int8"))
 
 
 TWICE = f"""

@@ -23,6 +23,7 @@ import ray
 from rapo_rllib.env_runner.metrics import SampleResult
 from rapo_rllib.env_runner.stream.ledger import QuestionLedger, shares
 from rapo_rllib.env_runner.stream.runner import Answer, Conditions, Order
+from rapo_rllib.envs.cursor import QuestionCursor
 from rapo_rllib.rollout.stats import RolloutStats
 from rapo_rllib.types import TrajectoryGroup
 
@@ -175,11 +176,10 @@ class StreamSampler:
         with self._changed:
             self._ledger.updating = False
 
-    @property
-    def untrained(self) -> list[int]:
-        """Places of questions that were handed out and not trained on; after a restore they are asked again."""
-        with self._changed:
-            return self._ledger.untrained
+    def cursor_state(self, cursor: QuestionCursor) -> dict[str, Any]:
+        """Return the state of the ledger's cursor; questions handed out and not trained on are asked again from it."""
+        with self._changed:  # over both: a question that is handed out in between would be in neither
+            return cursor.get_state(self._ledger.untrained)
 
     def forget(self) -> None:
         """Drop all groups under way or complete, as weights or cursor are replaced; the next ``take`` begins with none."""
