@@ -8,7 +8,6 @@ from typing import Any
 from rapo_rllib.config.gpus import check_gpus
 from rapo_rllib.config.presets import check_preset
 from rapo_rllib.settings import ObjectiveSettings, Settings, WarmStartSettings
-from rapo_rllib.settings.knobs import knobs
 from rapo_rllib.validation import refuse_unknown_keys
 
 
@@ -61,8 +60,6 @@ def check_together(settings: Settings, in_evaluation: bool) -> None:
     _check_shown_steps(settings)
     _check_warm_start(settings.warm_start)
     _check_native(settings)
-    if not in_evaluation:
-        _check_unread(settings)
 
 
 def _check_sharing(settings: Settings, has_env_runners: bool) -> None:
@@ -212,32 +209,6 @@ def _check_shown_steps(settings: Settings) -> None:
             f"shown_steps = {how!r} with retrieval_level = {level!r}: only single steps have a form of the "
             "policy's own; set shown_steps to 'context', or train on whole trajectories with off_policy_trajectories"
         )
-
-
-def _check_unread(settings: Settings) -> None:
-    """Refuse a choice that nothing reads, as another key is off. A ``retrieval_prob`` of 0 is not off: sweeps begin with it."""
-    num_hybrid, learners = settings.rollout.num_hybrid, settings.rllib.num_learners
-    needed = {
-        "branch_advantage": (settings.objective, settings.rollout.branching, "without branching", "set branching"),
-        "advantage_baseline": (settings.objective, num_hybrid, "with num_hybrid = 0", "set num_hybrid to 1 or more"),
-        "shown_steps": (settings.objective, num_hybrid, "with num_hybrid = 0", "set num_hybrid to 1 or more"),
-        "off_policy_source": (
-            settings.off_policy,
-            settings.off_policy.off_policy_trajectories,
-            "with off_policy_trajectories = 0",
-            "set off_policy_trajectories to 1 or more",
-        ),
-        "learner_parallelism": (
-            settings.update,
-            learners > 1,
-            f"with num_learners = {learners}",
-            "set num_learners to 2 or more",
-        ),
-    }
-    for key, (section, read, without, fix) in needed.items():
-        value = getattr(section, key)
-        if value != knobs(type(section))[key].default and not read:
-            raise ValueError(f"{key} = {value!r} {without} has no effect: {fix}, or leave {key} out")
 
 
 def _check_warm_start(warm_start: WarmStartSettings | None) -> None:

@@ -86,11 +86,6 @@ NATIVE = {"format": "native"}
         ({"shown_steps": "own", "importance_level": "sequence"}, "shown_steps = 'own' with importance_level = 'sequence'"),
         ({"shown_steps": "imitated", "off_policy_shaping": None}, "set off_policy_shaping to 0.1"),
         ({"shown_steps": "imitated", "retrieval_level": "trajectory"}, "set shown_steps to 'context'"),
-        ({"branch_advantage": "hard"}, "branch_advantage = 'hard' without branching has no effect: set branching"),
-        ({"advantage_baseline": "kind", "num_hybrid": 0}, "advantage_baseline = 'kind' with num_hybrid = 0 has no effect"),
-        ({"shown_steps": "own", "num_hybrid": 0}, "shown_steps = 'own' with num_hybrid = 0 has no effect"),
-        ({"off_policy_source": "replay"}, "off_policy_source = 'replay' with off_policy_trajectories = 0 has no effect"),
-        ({"learner_parallelism": "fsdp"}, "learner_parallelism = 'fsdp' with num_learners = 0 has no effect"),
         ({"protocol": NATIVE, "retrieval_level": "trajectory"}, "'trajectory' with protocol.format = 'native'"),
         ({"step_trace_buffer": {"level": "step"}}, "step_trace_buffer.level = 'step': set retrieval_level instead"),
     ],
@@ -100,13 +95,6 @@ def test_wrong_values_are_refused_by_name(training: dict, message: str) -> None:
 
     with pytest.raises(ValueError, match=re.escape(message)):
         make(**training).validate()
-
-
-def test_what_may_be_read_is_not_refused() -> None:
-    for prob in (0.0, [[0, 0.0]]):  # the first point of a sweep
-        make(retrieval_prob=prob, advantage_baseline="kind", shown_steps="own").validate()
-    make(branching={}, branch_advantage="hard", off_policy_trajectories=1, off_policy_source="replay").validate()
-    make(learner_parallelism="fsdp").learners(num_learners=2).validate()
 
 
 def test_more_learners_than_groups_of_a_minibatch_are_refused() -> None:
