@@ -14,8 +14,7 @@ pytestmark = pytest.mark.e2e
 
 SMALL = (
     "questions_per_step=2, max_prompt_tokens=1024, max_response_tokens=16, learner_num_threads=1, "
-    "engine={'dtype': 'float32', 'enforce_eager': True, 'max_num_seqs': 16, 'kv_cache_gib': 0.2}, "
-    "step_trace_buffer={'max_traces': 20}"
+    "engine={'dtype': 'float32', 'enforce_eager': True, 'max_num_seqs': 16, 'kv_cache_gib': 0.2}"
 )
 AFTER = "\nprint('restored:', algo.iteration)\nalgo.stop()\n"
 
@@ -28,6 +27,7 @@ def test_the_program_of_the_python_page_trains(
         "smollm2-135m-instruct": small_model,
         "lr=1e-5": f"lr=1e-5, {SMALL}",
         '"steps": [1, 2]': '"steps": [1, 2], "num_train": 100',
+        '"./my_job.db"': '"./my_job.db", "max_traces": 20',
         "range(20)": "range(1)",
         "evaluation_interval=5, evaluation_duration=128": "evaluation_interval=1, evaluation_duration=4",
     }
