@@ -43,6 +43,7 @@ class ImportPlan:
     max_traces: int | None = None
     min_reward: float | None = None  # None: only positive rewards
     guard: LeakGuard | None = None
+    level: str = "step"  # of the buffer
 
 
 @dataclass
@@ -116,15 +117,15 @@ def usable_traces(plan: ImportPlan, dropped: Counter[str]) -> Iterator[StepTrace
             elif plan.guard is not None and plan.guard.leaks(question_of(item)):
                 dropped[REFUSED] += 1
             else:
-                traces = _traces(item, plan.source)
+                traces = _traces(item, plan)
                 if too_long := sum(not fits(trace) for trace in traces):
                     dropped[TOO_LONG] += too_long
                 yield from filter(fits, traces)
 
 
-def _traces(item: ExpertTrajectory | StepTrace, source: str | None) -> list[StepTrace]:
-    named = item if source is None else replace(item, source=source)
-    return cut(named) if isinstance(named, ExpertTrajectory) else [replace(named, id=id_of(named))]
+def _traces(item: ExpertTrajectory | StepTrace, plan: ImportPlan) -> list[StepTrace]:
+    named = item if plan.source is None else replace(item, source=plan.source)
+    return cut(named, plan.level) if isinstance(named, ExpertTrajectory) else [replace(named, id=id_of(named))]
 
 
 def export_traces(buffer: StepTraceBuffer, path: Path, overwrite: bool = False) -> int:

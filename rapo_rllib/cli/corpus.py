@@ -72,8 +72,8 @@ def stats(
         typer.echo(f"Collection {passages.where}: {passages.count():,} passages")
         typer.echo(f"embedder: {facts['embedder']}")
         typer.echo(f"files: {', '.join(facts['files']) or 'none complete'}")
-        if not facts["complete"]:
-            typer.secho("Not complete: run `rllib corpus build` again.", fg="yellow")
+        if facts["begun"]:
+            typer.secho(f"Not complete: run `rllib corpus build` again for {', '.join(facts['begun'])}.", fg="yellow")
 
 
 @contextmanager

@@ -44,20 +44,20 @@ def build_corpus(
         if collection.exists():
             collection.facts()  # what is no corpus is refused
         collection.drop()
-    facts = collection.create()
-    files = list(dict.fromkeys([*facts["files"], str(Path(path).expanduser().absolute())]))
+    facts, name = collection.create(), str(Path(path).expanduser().absolute())
     progress = BuildProgress(0, 0, total)
     for batch in windows(read_passages(path, passages_field), BATCH):
         missing = collection.missing(batch)
-        if missing and facts["complete"]:
-            facts = {**facts, "complete": False}
+        if missing and name not in facts["begun"]:
+            facts = {**facts, "begun": [*facts["begun"], name]}
             collection.set_facts(facts)
         if missing:
             collection.insert(missing)
         progress = BuildProgress(progress.done + len(batch), progress.embedded + len(missing), total)
         if on_progress:
             on_progress(progress)
-    if not facts["complete"]:
+    if name in facts["begun"]:
         collection.settle()
-    collection.set_facts({**facts, "files": files, "complete": True})
+    files, begun = list(dict.fromkeys([*facts["files"], name])), [other for other in facts["begun"] if other != name]
+    collection.set_facts({**facts, "files": files, "begun": begun})
     return progress

@@ -71,7 +71,9 @@ class PassageCollection(Collection):
         self._facts: dict[str, Any] | None = None
 
     def facts(self) -> dict[str, Any]:
-        """Read how the collection was made (``embedder``, ``fingerprint``, ``probe``, ``files``) and if it is ``complete``.
+        """Read how the collection was made (``embedder``, ``fingerprint``, ``probe``, ``files``), and what is ``begun``.
+
+        ``begun`` lists the files of which only a part is stored.
 
         Raises:
             ValueError: there is no such collection, or it is no corpus.
@@ -87,7 +89,7 @@ class PassageCollection(Collection):
             raise ValueError(
                 f"{self.place.prefix}collection: collection {self.where} is no corpus of this package; name another"
             )
-        return found
+        return {"begun": [], **found}
 
     def create(self) -> dict[str, Any]:
         """Create the collection unless it exists; returns its facts.
@@ -100,7 +102,7 @@ class PassageCollection(Collection):
             self.drop_notes()  # of a collection that was dropped halfway
             encoder = self._encoder = self._encoder or self._make_encoder(DEFAULT_EMBEDDER)
             facts = {"embedder": lasting_name(encoder.name), **made_by(_fingerprint(encoder), encoder.probe)}
-            self.set_facts({**facts, "files": [], "complete": False})
+            self.set_facts({**facts, "files": [], "begun": []})
             self.milvus.create(self.collection, FIELDS, encoder.dim, words_of=WORDS)
         self._open()
         return self.facts()

@@ -131,12 +131,12 @@ class CorpusSearch:
 
     def _check_complete(self) -> None:
         try:
-            complete = self.collection.facts()["complete"]
+            facts = self.collection.facts()
         except RetrievalError as error:
             raise ValueError(f"{PREFIX}uri = {self.collection.place.uri!r}: {error}") from error
-        if not complete:
-            where = f"collection {self.collection.where}"
-            raise ValueError(f"{PREFIX}collection: {where} is not complete; run `rllib corpus build` again")
+        if facts["begun"] or not facts["files"]:
+            where, files = f"collection {self.collection.where}", ", ".join(facts["begun"]) or "its file"
+            raise ValueError(f"{PREFIX}collection: {where} is not complete; run `rllib corpus build` again for {files}")
 
     def _search_all(self, queries: list[str]) -> Sequence[list[Hit]]:
         return self.collection.search(queries, self._top_k, self._mode)

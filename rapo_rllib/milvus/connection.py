@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 CODE_NOT_CONNECTED = 2
-CODES_NOT_LOADED = (101, 103)  # after a server's restart, until it has loaded its collections again
+CODES_NOT_LOADED = (101, 103, 700)  # after a restart, until it is loaded again; 700: its index is being built anew
 CODE_NO_DATABASE = 800
 CODES_RECOVERING = (106, 401, 502, 503, 601, 901, 902, 903, 904)  # a node, channel, segment or replica that is not there yet
 

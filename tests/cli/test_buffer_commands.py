@@ -14,10 +14,12 @@ import pytest
 from cli_runs import said
 from typer.testing import CliRunner
 
+from rapo_rllib.buffer.store import StepTraceBuffer
 from rapo_rllib.cli import terminal
 from rapo_rllib.cli.main import app
 from rapo_rllib.embedding.local import resolve_embedder
 from rapo_rllib.milvus.lite.owner import Owner
+from rapo_rllib.settings import BufferSettings
 
 SOLUTION = {"question": "3 + 5?", "gold": "8", "segments": [{"type": "answer", "text": "8"}], "source": "human"}
 
@@ -96,6 +98,15 @@ def test_stopped_checked_described_and_dropped(folder: Path, monkeypatch: pytest
         CliRunner().invoke(app, ["buffer", "drop", "--yes"])
     assert "Deleted." in run("drop", input="y\n")
     assert "there is no collection" in run("drop", status=1)
+
+
+def test_a_buffer_of_whole_trajectories_takes_whole_ones(folder: Path) -> None:
+    buffer = StepTraceBuffer(BufferSettings(uri=str(folder / "step_traces.db"), level="trajectory"))
+    buffer.create()
+    buffer.close()
+    row = {key: value for key, value in SOLUTION.items() if key != "segments"} | {"id": "0", "steps": ["I think.", "8"]}
+    (folder / "c.jsonl").write_text(json.dumps(row) + "\n")
+    assert "holds 1 step traces; 1 were added." in run("import", "c.jsonl")
 
 
 def test_a_buffer_is_read_without_its_embedder_from_any_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

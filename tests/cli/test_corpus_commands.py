@@ -73,7 +73,7 @@ def test_ctrl_c_says_that_it_can_go_on(
         patch.setattr(terminal, "advance", interrupted)
         output = run("build", "p.jsonl", *option, status=130)
     assert f"Stopped after 16 passages. {command}, run again, continues from there." in output
-    assert "Not complete: run `rllib corpus build` again." in run("stats")
+    assert f"Not complete: run `rllib corpus build` again for {folder / 'p.jsonl'}." in run("stats")
     assert "holds 20 passages; 4 were added." in run("build", "p.jsonl")
 
 

@@ -48,14 +48,15 @@ def test_a_build_that_was_killed_goes_on(collection: PassageCollection, tmp_path
     path = passages_file(tmp_path, range(42))
     run_until_it_kills_itself(build_and_die, collection.place, path)
     assert collection.count() == 16
-    assert not collection.facts()["complete"]
+    build_corpus(collection, passages_file(tmp_path, range(60, 63), "other.jsonl"))
+    assert collection.facts()["begun"] == [str(path)]  # also when another file is whole
     embedded: list[int] = []
     encode = collection.encoder.encode
     collection.encoder.encode = lambda texts, role: embedded.append(len(texts)) or encode(texts, role=role)  # type: ignore
     assert build_corpus(collection, path) == BuildProgress(done=42, embedded=26, total=42)
     assert embedded == [8, 8, 8, 2]  # nothing twice
-    assert collection.count() == 42
-    assert collection.facts()["complete"]
+    assert collection.count() == 45
+    assert collection.facts()["begun"] == []
     assert build_corpus(collection, path) == BuildProgress(done=42, embedded=0, total=42)
     assert collection.search(["Town 41"], 1, "bm25")[0][0].passage.source_id == "41"
 

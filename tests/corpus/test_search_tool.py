@@ -89,8 +89,8 @@ def test_wrong_options_are_named(corpus: PassageCollection, options: dict, messa
 
 def test_an_unfinished_corpus_is_refused(corpus: PassageCollection) -> None:
     facts = corpus.facts()
-    corpus.set_facts({**facts, "complete": False})
-    with pytest.raises(ValueError, match=r"collection 'passages' at .* is not complete; run `rllib corpus build` again"):
+    corpus.set_facts({**facts, "begun": ["/a.jsonl"]})
+    with pytest.raises(ValueError, match=r"collection 'passages' at .* is not complete; run `rllib corpus build` again for /a"):
         make_tool("search", uri=corpus.place.uri)
     corpus.set_facts(facts)
 

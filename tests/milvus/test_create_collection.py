@@ -1,8 +1,10 @@
-"""A collection on a server that is made twice at once, or by a call that came back empty-handed."""
+"""A collection on a server that is made twice at once, by a call that came back empty-handed, or that loses its index."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from milvus_server import MilvusServer
 
 from rapo_rllib.milvus.handle import MilvusHandle
-from rapo_rllib.milvus.schema import Field, collection_schema
+from rapo_rllib.milvus.schema import VECTOR, Field, collection_schema, index_params
 
 FIELDS, DIM = [Field("id")], 4
 
@@ -49,3 +51,20 @@ def test_a_server_made_by_another(
     handle.create(name, FIELDS, DIM)
     check(handle, name)
     handle.close()
+
+
+@pytest.mark.milvus
+def test_others_wait_while_an_index_is_built(milvus_server: MilvusServer) -> None:
+    builder, other = (MilvusHandle(milvus_server.uri, timeout_s=30.0, uri_key="uri") for _ in range(2))
+    builder.create("indexed", FIELDS, DIM)
+    builder.upsert("indexed", [{"id": "a"}], np.ones((1, DIM), dtype=np.float32))
+    assert other.count("indexed") == 1
+    builder.call("release_collection", "indexed")
+    builder.call("drop_index", "indexed", index_name=VECTOR)
+    with ThreadPoolExecutor() as pool:
+        counted = pool.submit(other.count, "indexed")
+        time.sleep(1.0)
+        builder.call("create_index", "indexed", index_params=index_params("FLAT"))
+        assert counted.result() == 1
+    builder.close()
+    other.close()

@@ -78,7 +78,8 @@ def import_(
     with opened(uri, collection, made) as buffer:
         from rapo_rllib.buffer.files import ImportPlan, import_traces, survey
 
-        plan = ImportPlan(tuple(files), format, source, max_traces, min_reward, evaluation_guard(evaluation))
+        guard, level = evaluation_guard(evaluation), buffer.settings.level
+        plan = ImportPlan(tuple(files), format, source, max_traces, min_reward, guard, level)
         report = survey(plan)
         with resumable("step traces") as display:
             written = import_traces(buffer, plan, report, display)
