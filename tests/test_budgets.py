@@ -18,7 +18,7 @@ BUDGETS = {
     "algorithm": 1750,
     "attention": 558,
     "batching": 1102,
-    "buffer": 1708,
+    "buffer": 1712,
     "checkpoints": 394,
     "cli": 3107,
     "config": 892,

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import islice
 
 from filelock import FileLock, Timeout
 
@@ -192,8 +191,13 @@ def _serves(
 def _holds_none(buffer: StepTraceBuffer, experts: Iterable[ExpertTrajectory], guard: LeakGuard | None) -> bool:
     """Return whether a buffer that has lost nothing holds no first step of the first trajectories."""
     buffer.check_embedder()  # at another level steps have other ids
-    kept = (expert for expert in experts if expert.reward > 0 and not (guard and guard.leaks(expert.question.text)))
-    ids = [trace.id for expert in islice(kept, KNOWN) for trace in cut(expert, buffer.settings.level)[:1]]
+    ids, kept = [], 0  # what the guard refuses today may be stored
+    for expert in experts:
+        if expert.reward > 0:
+            ids += [trace.id for trace in cut(expert, buffer.settings.level)[:1]]
+            kept += not (guard and guard.leaks(expert.question.text))
+        if kept == KNOWN:
+            break
     return bool(ids) and not buffer.milvus.get(buffer.collection, ids, ["id"]) and not buffer.missing()
 
 

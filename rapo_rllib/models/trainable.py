@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rapo_rllib.models.loading import load_causal_lm, load_config
@@ -32,7 +31,7 @@ def check_trainable(settings: ModelSettings) -> None:
     if reason := untrainable(config):
         raise ValueError(f"model.name_or_path: {name!r} {reason}. Name a dense, unquantised model of texts alone")
     try:
-        language_model = load_causal_lm(replace(settings, dtype="float32"), with_weights=False)  # any dtype will do
+        language_model = load_causal_lm(settings, with_weights=False)
     except (ValueError, ImportError) as error:
         raise ValueError(
             f"model.name_or_path: {name!r} is no language model that transformers can build ({str(error).splitlines()[0]}). "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -58,10 +57,6 @@ def test_quantised_files(tmp_path: Path) -> None:
     settings = saved(tmp_path, "llama", quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic"})
     with pytest.raises(ValueError, match="is quantised"):
         check_trainable(settings)
-
-
-def test_a_wrong_dtype_is_not_blamed_on_the_kind_of_model(tmp_path: Path) -> None:
-    check_trainable(replace(saved(tmp_path, "llama"), dtype="int8"))
 
 
 def test_what_predicts_no_tokens(tmp_path: Path) -> None:
