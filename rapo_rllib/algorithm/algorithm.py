@@ -232,9 +232,13 @@ class RAPO(Algorithm):
     def restore_env_runners(self, env_runner_group: Any) -> list[int]:
         """Bring restarted env runners back with the current weights."""
         restored: list[int] = env_runner_group.probe_unhealthy_env_runners()
-        if restored:
-            self.progress.say(f"env runner(s) {restored} restarted; sending them the current weights")
-            self.sync_engines(env_runner_group)
+        if not restored:
+            return []
+        with self._weights_lock:  # a sync that another thread was in may have put them out of service again
+            restored = sorted(set(restored) & set(env_runner_group.healthy_worker_ids()))
+            if restored:
+                self.progress.say(f"env runner(s) {restored} restarted; sending them the current weights")
+                self.sync_engines(env_runner_group)
         return restored
 
     def bring_back_env_runners(self, env_runner_group: Any) -> None:

@@ -22,7 +22,6 @@ from rapo_rllib.types import ExpertTrajectory, StepTrace
 logger = logging.getLogger(__name__)
 
 NOTE = "built"
-KNOWN = 100  # trajectories of the environment's expert of which one, at least, must be stored
 
 
 def step_traces(expert: ExpertTrajectory) -> list[StepTrace]:
@@ -110,8 +109,7 @@ def ensure_built(
 
     Args:
         buffer: where to store.
-        traces: opens the source, to build from it or to see if the stored steps are of the same environment's expert. None: the
-            buffer must be complete.
+        traces: opens the source; called, once, only if something is to be built. None: the buffer must be complete.
         max_traces: stop after so many different step traces, and read no more from the source.
         on_progress: called with the number of step traces done so far.
         guard: the evaluation questions. Their trajectories are left out and counted in ``guard.refused``; a buffer that holds
@@ -139,7 +137,7 @@ def _built(
     wanted = {"traces": buffer.settings.traces, "max_traces": max_traces}
     built = buffer.note(NOTE) if buffer.exists() else None
     damaged = built is not None and traces is not None and buffer.missing() > 0
-    if built is not None and _serves(buffer, built, wanted, traces, guard) and not damaged:
+    if built is not None and _serves(buffer, built, wanted, traces is None) and not damaged:
         buffer.create()  # checks that embedder and level are the same
         if buffer.settings.index != "auto":
             buffer.fit_index()
@@ -166,39 +164,19 @@ def _built(
     return count
 
 
-def _serves(
-    buffer: StepTraceBuffer,
-    built: dict,
-    wanted: dict,
-    traces: Callable[[], Iterable[ExpertTrajectory]] | None,
-    guard: LeakGuard | None,
-) -> bool:
+def _serves(buffer: StepTraceBuffer, built: dict, wanted: dict, as_it_is: bool) -> bool:
     """Return whether the buffer is built as wanted; False: more of the same source is wanted. Refuses another source."""
-    if traces is None or wanted["traces"] is None:
+    if as_it_is or wanted["traces"] is None:
         return True
-    is_expert = built["traces"] == wanted["traces"] == "expert"
-    if built["traces"] != wanted["traces"] or (is_expert and _holds_none(buffer, traces(), guard)):
+    if built["traces"] != wanted["traces"]:
         raise ValueError(
             f"step_trace_buffer.traces: the buffer in collection {buffer.collection!r} at {buffer.uri} was built from "
-            f"{built['traces']!r}, not from {wanted['traces']!r}{' of this env and env_config' * is_expert}. "
+            f"{built['traces']!r}, not from {wanted['traces']!r}. "
             "Name another uri or collection, or set traces to null to use it."
         )
     if wanted["max_traces"] is None or built["max_traces"] is None:
         return built["max_traces"] is None
     return built["max_traces"] >= wanted["max_traces"]
-
-
-def _holds_none(buffer: StepTraceBuffer, experts: Iterable[ExpertTrajectory], guard: LeakGuard | None) -> bool:
-    """Return whether a buffer that has lost nothing holds no first step of the first trajectories."""
-    buffer.check_embedder()  # at another level steps have other ids
-    ids, kept = [], 0  # what the guard refuses today may be stored
-    for expert in experts:
-        if expert.reward > 0:
-            ids += [trace.id for trace in cut(expert, buffer.settings.level)[:1]]
-            kept += not (guard and guard.leaks(expert.question.text))
-        if kept == KNOWN:
-            break
-    return bool(ids) and not buffer.milvus.get(buffer.collection, ids, ["id"]) and not buffer.missing()
 
 
 def build_lock(buffer: StepTraceBuffer) -> AbstractContextManager[object]:

@@ -58,6 +58,12 @@ def build_corpus(
             on_progress(progress)
     if name in facts["begun"]:
         collection.settle()
-    files, begun = list(dict.fromkeys([*facts["files"], name])), [other for other in facts["begun"] if other != name]
-    collection.set_facts({**facts, "files": files, "begun": begun})
+    facts = collection.facts()  # another file may have been begun, or have become whole, meanwhile
+    begun = [other for other in facts["begun"] if other != name and not _was_moved(Path(other), path)]
+    collection.set_facts({**facts, "files": list(dict.fromkeys([*facts["files"], name])), "begun": begun})
     return progress
+
+
+def _was_moved(begun: Path, path: Path) -> bool:
+    """Return whether a file that was begun is no longer there, and another of its name is whole now."""
+    return begun.name == Path(path).name and not begun.exists()

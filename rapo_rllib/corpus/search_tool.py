@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from rapo_rllib.corpus.collection import CorpusPlace, Hit, PassageCollection, check_mode
 from rapo_rllib.errors import RetrievalError, ToolError
-from rapo_rllib.milvus.lite.handle import BUSY_S
+from rapo_rllib.milvus.lite.handle import BUSY_S, PATIENCE_S
 from rapo_rllib.tools.base import ToolLimits, ToolResult
 from rapo_rllib.validation import MOST_FOUND
 
@@ -109,7 +109,7 @@ class CorpusSearch:
         self._failures = 0
         self._lock = threading.Lock()
         # longer than a search may take: a batch waits for the batch before it, and the owner of a Lite path may start again
-        self.limits = ToolLimits(2 * max(TIMEOUT_S, BUSY_S) + TIMEOUT_S, top_k * (max_chars + 1000))
+        self.limits = ToolLimits(2 * max(TIMEOUT_S, BUSY_S, PATIENCE_S) + TIMEOUT_S, top_k * (max_chars + 1000))
 
     def run(self, input: str) -> ToolResult:
         """Find the best passages and number them. Raises ``ToolError`` after ``MAX_FAILURES`` unanswered calls in a row."""

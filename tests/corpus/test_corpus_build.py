@@ -61,6 +61,14 @@ def test_a_build_that_was_killed_goes_on(collection: PassageCollection, tmp_path
     assert collection.search(["Town 41"], 1, "bm25")[0][0].passage.source_id == "41"
 
 
+def test_a_file_that_was_moved_before_it_was_whole(collection: PassageCollection, tmp_path: Path) -> None:
+    path = passages_file(tmp_path, range(5))
+    build_corpus(collection, path)
+    collection.set_facts({**collection.facts(), "begun": [f"/gone/{path.name}", "/gone/other.jsonl"]})
+    build_corpus(collection, path)
+    assert collection.facts()["begun"] == ["/gone/other.jsonl"]
+
+
 def test_another_file_adds_to_it_and_equal_passages_are_stored_once(collection: PassageCollection, tmp_path: Path) -> None:
     first, second = passages_file(tmp_path, range(5)), passages_file(tmp_path, range(3, 9), "more.jsonl")
     second.write_text(second.read_text() * 2)

@@ -107,8 +107,10 @@ class McpServer:
             self._open.remove(gone)
             why = "was lost" if gone.lost else "has too many calls without an answer"
             logger.warning("MCP server %r: a session %s, another takes its place", self.options.shown, why)
-            if gone.lost or not gone.users:
-                self._taken += 1  # a server may take its time to end, and its place is free only then
+            if (gone.lost or not gone.users) and self.options.command is None:
+                _in_background(gone.close)  # of a server that goes on
+            elif gone.lost or not gone.users:
+                self._taken += 1  # a program may take its time to end, and its place is free only then
                 _in_background(self._end, gone)
         return min(self._open, key=lambda one: one.users, default=None)
 
